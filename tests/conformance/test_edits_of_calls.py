@@ -3,8 +3,6 @@
 import torch
 
 from pullback.conformance import check
-from pullback.conformance._calls import reads_private
-from pullback.conformance._sources import follow, written
 
 
 class Operator:
@@ -60,37 +58,7 @@ class Applied(torch.autograd.Function):
 def test_an_edit_is_found_behind_objects_properties_and_tables():
     x = torch.randn(6, dtype=torch.float64, requires_grad=True)
     found = check(Applied, x, Shift(2), clauses="derivative")["derivative"]
-    assert "`len(x)` for `len(x) - 1` at test_edits_of_calls.py:41" in found.hint
-
-
-def test_what_is_called_is_followed_where_it_is_seen_to_run_and_left_again():
-    source = written(Applied.backward)
-
-    class Context:
-        operator = Shift(1)
-
-    ways = {name for helper in source.rules for name in helper.helpers}
-    undo = follow(source, lambda rule: rule(Context, torch.ones(3)))
-    names = {name.rpartition(".")[2] for helper in source.rules for name in helper.helpers}
-    assert {"adjoint", "__call__", "applied", "back"} <= names
-    undo()
-    assert {name for helper in source.rules for name in helper.helpers} == ways
-
-
-class Spelt:
-    __own = 2
-
-    def reads(self):
-        return self.__own
-
-    def __len__(self):
-        return self.reads()
-
-
-def test_names_that_a_class_alone_spells_are_known():
-    assert reads_private(Spelt.reads)
-    assert not reads_private(Spelt.__len__)
-    assert not reads_private(Shift.__init__)
+    assert "`len(x)` for `len(x) - 1` at test_edits_of_calls.py:39" in found.hint
 
 
 def is_short(count):

@@ -214,7 +214,21 @@ class Entropy(torch.autograd.Function):
         return p * (g - (g * p).sum(-1, keepdim=True))
 
 
+class SegmentMeans(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, lengths):
+        ctx.save_for_backward(lengths)
+        return torch.stack([part.mean(0) for part in x.split(lengths.tolist())])
+
+    @staticmethod
+    def backward(ctx, g):
+        (lengths,) = ctx.saved_tensors
+        return g.repeat_interleave(lengths, 0), None  # / lengths
+
+
 FORGOTTEN = {
+    "how many each stands for": (SegmentMeans, (drawn(6, 4), torch.tensor([2, 1, 3])),
+                                 "(g / lengths[..., None]).repeat_interleave(lengths, 0)"),
     "of a name that nobody reads": (
         Springs, (drawn(5, 2), torch.tensor([[0, 0, 1, 2, 3], [1, 2, 2, 4, 4]])),
         "`found.index_add_(0, first, pull); found.index_add_(0, second, -pull)` for",

@@ -1,6 +1,7 @@
 """An edit is found within nested functions, lambdas, comprehensions, helpers, and callables."""
 
 import threading
+from functools import partial
 
 import pytest
 import torch
@@ -261,6 +262,100 @@ def turns(*angles):
     return torch.stack(rows, -2).requires_grad_()
 
 
+class Tangens(torch.autograd.Function):
+    """What its backward calls is found whatever the name is that it is called by."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.tanh()
+        ctx.save_for_backward(y)
+        ctx.held, ctx.left = Slope(), partial(Slope.of, y.detach())
+        return y
+
+
+class Slope:
+    @classmethod
+    def by_class(cls, y):
+        return cls.of(y)
+
+    @staticmethod
+    def of(y):
+        return 1 + y * y
+
+    def __call__(self, y):
+        return self.__of(y)
+
+    def __of(self, y):
+        return 1 + y * y
+
+
+class SlopeModule(torch.nn.Module):
+    def forward(self, y):
+        return 1 + y * y
+
+
+@torch.library.custom_op("pullback_tests::slope", mutates_args=())
+def slope_operator(y: torch.Tensor) -> torch.Tensor:
+    return 1 + y * y
+
+
+def made_for(y):
+    def slope():
+        return 1 + y * y
+
+    return slope
+
+
+def anonymous(rule):
+    def called(ctx, g):
+        return rule(ctx, g.contiguous())
+
+    return called
+
+
+SLOPES = {"none": lambda x: 1 + 0 * x, "tanh": lambda y: 1 + y * y}
+CALLS = {
+    "a method of a class": lambda ctx, y: Slope.by_class(y),
+    "an object": lambda ctx, y: ctx.held(y),
+    "what is partly given": lambda ctx, y: ctx.left(),
+    "a module": lambda ctx, y: SlopeModule()(y),
+    "an operator": lambda ctx, y: slope_operator(y),
+    "an operator by its name": lambda ctx, y: torch.ops.pullback_tests.slope(y),
+    "what was made elsewhere": lambda ctx, y: made_for(y)(),
+    "a lambda of a table": lambda ctx, y: SLOPES["tanh"](y),
+}
+
+
+def calls(name):
+    def backward(ctx, g):
+        return g * CALLS[name](ctx, ctx.saved_tensors[0])
+
+    return backward
+
+
+@anonymous
+def decorated(ctx, g):
+    (y,) = ctx.saved_tensors
+    return g * (1 + y * y)
+
+
+def older(ctx, g):
+    (y,) = ctx.saved_variables
+    return g * (1 + y * y)
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize(
+    "rule",
+    [*map(calls, CALLS), decorated, older],
+    ids=[*CALLS, "below a decorator", "its older name"],
+)
+def test_what_is_called_is_found_whatever_it_is_called_by(rule):
+    function = type("Calls", (Tangens,), {"backward": staticmethod(rule)})
+    finding = check(function, drawn(6), clauses="derivative", gradient="exact")["derivative"]
+    assert "`1 - y * y` for `1 + y * y`" in finding.hint, finding.hint
+
+
 WITHIN = {
     "a method of an object": (ByObject, (drawn(6),), "`g` for `0.5 * g`"),
     "rotations": (Angle, (turns(0.3, -1.0, 2.0, 0.9),), "`(g / 2)[:, None, None]` for"),
@@ -274,6 +369,26 @@ WITHIN = {
     "a callable of two": (near, (drawn(4, 2),), "`2 * g * x` for `g * x`"),
     "a method of what is held": (ByItsLayers, (drawn(6), [Layer(), Layer()]), "self.cosine(x)"),
 }
+
+
+def test_a_rule_whose_context_holds_a_graph_of_its_own_is_run_with_its_forward():
+    class Recomputes(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, layer, *learnt):
+            with torch.enable_grad():
+                ctx.x = x.detach().requires_grad_()
+                ctx.y, ctx.learnt = layer(ctx.x), learnt
+            return ctx.y.detach()
+
+        @staticmethod
+        def backward(ctx, g):
+            found = torch.autograd.grad(ctx.y, (ctx.x, *ctx.learnt), g)
+            return found[0], None, *[2 * p for p in found[1:]]
+
+    layer = torch.nn.Linear(4, 5).double()
+    inputs = (drawn(3, 4), layer, *layer.parameters())
+    finding = check(Recomputes, *inputs, clauses="derivative", gradient="exact")["derivative"]
+    assert "`p` for `2 * p`" in finding.hint, finding.detail
 
 
 @pytest.mark.sampled(5)
@@ -290,7 +405,8 @@ def test_of_several_functions_behind_a_callable_the_wrong_one_is_named():
 
 
 def test_the_function_is_named_where_no_edit_is_found():
-    finding = check(lost, drawn(7), clauses="derivative")["derivative"]
+    x = torch.linspace(-1, 1, 7, dtype=torch.float64).requires_grad_()
+    finding = check(lost, x, clauses="derivative")["derivative"]
     assert "Lost is wrong by itself: check it alone." in finding.detail
 
 

@@ -6,7 +6,7 @@ that held before.
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import FunctionType, MethodType
@@ -18,9 +18,8 @@ from pullback.conformance._mends import around, changed
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import every_output
 from pullback.conformance._slips import Edit, Rules, slips
-from pullback.conformance._sources import written
+from pullback.conformance._sources import Source, written
 from pullback.conformance._within import functions_in, with_functions
-from pullback.conformance._written import Written
 from pullback.report import Finding, Verdict
 
 __all__ = ["as_edited", "edit_of_clause"]
@@ -82,9 +81,9 @@ def edit_of_clause(
 def _edits(probe: Probe, clause: str) -> Iterator[tuple[Edit, Probe | None]]:
     """The edits that are tried for a clause, and the subject with each."""
     for kind in functions_in(probe):
-        rules = _rules(kind)
-        for edit in itertools.islice(slips(clause, rules), _MOST):
-            yield edit, _edited(probe, kind, rules, edit)
+        sources = _sources(probe, kind)
+        for edit in itertools.islice(slips(clause, _rules(kind, sources)), _MOST):
+            yield edit, _edited(probe, kind, sources, edit)
 
 
 def _answer(probe: Probe, clause: str) -> Tensors | None:
@@ -115,40 +114,51 @@ def as_edited(probe: Probe, said: str) -> Probe | None:
     """The subject with an edit made that is told in words; ``None`` where it is not found."""
     with suppress(Exception):
         for kind in functions_in(probe):
-            rules = _rules(kind)
-            for rule in rules.every:
+            sources = _sources(probe, kind)
+            for rule in _rules(kind, sources).every:
                 texts = rule.edited(said)
                 if texts:
-                    return _edited(probe, kind, rules, {(rule, n): t for n, t in texts.items()})
+                    return _edited(probe, kind, sources, {(rule, n): t for n, t in texts.items()})
     return None
 
 
-def _rules(kind: type[torch.autograd.Function]) -> Rules:
+def _sources(probe: Probe, kind: type[torch.autograd.Function]) -> Mapping[str, Source]:
+    """The rules of a Function, by what they do, with what they call in a run of theirs."""
     split = kind.setup_context is not torch.autograd.Function.setup_context
     own = kind.backward is not torch.autograd.Function.backward
-    names = ("backward" if own else "vjp", "setup_context" if split else "forward")
-    back, fill = (_source(kind, name) for name in names)
-    return Rules(kind, back, fill, _source(kind, "forward") if split else None)
+    names = {"back": "backward" if own else "vjp", "fill": "setup_context" if split else "forward"}
+    names |= {"forward": "forward"} if split else {}
+    methods = {does: getattr(kind, name) for does, name in names.items()}
+    read = {does: written(method) for does, method in methods.items()
+            if isinstance(method, (FunctionType, MethodType))}  # fmt: skip
+    sources = {does: source for does, source in read.items() if source is not None}
+    there = _edited(probe, kind, sources, None)
+    with suppress(Exception):  # of what fails, what it had called
+        if there is not None:
+            points = there.point(0)
+            there.backward(points, there.spread(there.output_values(points), "sources"))
+    return sources
 
 
-def _source(kind: Any, name: str) -> Written | None:
-    method = getattr(kind, name)
-    return written(method) if isinstance(method, (FunctionType, MethodType)) else None
+def _rules(kind: type[torch.autograd.Function], sources: Mapping[str, Source]) -> Rules:
+    back, fill = (sources[does].rule if does in sources else None for does in ("back", "fill"))
+    every = {rule.function: rule for source in sources.values() for rule in source.rules}
+    return Rules(kind, back, fill, [*every.values()])
 
 
-def _edited(probe: Probe, kind: Any, rules: Rules, edit: Edit) -> Probe | None:
-    """The subject with an edit in its source; ``None`` where that is no code."""
+def _edited(
+    probe: Probe, kind: Any, sources: Mapping[str, Source], edit: Edit | None
+) -> Probe | None:
+    """The subject with an edit in its source, or as it is; ``None`` where that is no code."""
     with suppress(Exception):
         methods: dict[str, Callable[..., Any]] = {}
         scopes: list[dict[str, Any]] = []
         texts: dict[Any, dict[int, str]] = {}
-        for (rule, node), text in edit.items():
+        for (rule, node), text in (edit or {}).items():
             texts.setdefault(rule.function, {})[rule.key(node)[1]] = text
-        for does, whole in (
-            ("back", rules.back), ("fill", rules.fill), ("forward", rules.forward)
-        ):  # fmt: skip
-            if whole is not None and any(rule.function in texts for rule in whole.rules):
-                made = whole.replaced(texts)
+        for does, source in sources.items():
+            if edit is None or any(rule.function in texts for rule in source.rules):
+                made = source.replaced(texts)
                 scopes.append(getattr(made, "__globals__", {}))
                 methods[does] = lambda method, *args, made=made, **kwargs: made(*args, **kwargs)
         other = changed(kind, [around(**methods)])

@@ -86,8 +86,8 @@ def _order(search: Search, against: int, rewrite: Rewrite) -> _Order:
 
 def _turned_round(search: Search) -> Iterator[Rewrite]:
     """A loop along a dimension from its other end, and its results put back in order."""
-    whole = [e for e in search.source.expressions if e.is_whole]
-    for e in search.source.expressions:
+    whole = [e for e in search.source.rule.expressions if e.is_whole]
+    for e in search.source.rule.expressions:
         looped = search.noted.first.get(e.key) if e.is_looped else None
         for other in whole if isinstance(looped, torch.Tensor) else ():
             if isinstance(search.noted.first.get(other.key), torch.Tensor):

@@ -227,7 +227,7 @@ def _with_all(ctx: Any, kept: Any) -> Any:
     (count, rest, places, form), every = kept, ctx.saved_tensors
     found = dict(zip(places, every[count:], strict=True))
     own = pytree.tree_unflatten([found.get(k, leaf) for k, leaf in enumerate(rest)], form)
-    return Stand(ctx, saved_tensors=every[:count], **own)
+    return Stand(ctx, saved_tensors=every[:count], saved_variables=every[:count], **own)
 
 
 # Backward finds on its ctx what forward left there, however often it runs.

@@ -1,6 +1,6 @@
 """A rule of a Function, called again and again as forward has left it to be called."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -8,10 +8,12 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch.autograd.function import FunctionCtx
 
 from pullback.conformance._changes import is_same
 from pullback.conformance._mends import Stand, around, mended
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._sources import written
 from pullback.conformance._transforms import push
 from pullback.conformance._tree import is_sparse
 
@@ -61,6 +63,15 @@ class Rule:
                 there.answers(there.leaves(self.points), _copies(self.weights))
             self.runs = True
         return self.method is not None
+
+    def called_by_forward(self) -> Collection[Any]:
+        """The author's functions that forward calls."""
+        source = None if self.forward is None else written(self.forward)
+        if source is None:
+            return ()
+        with suppress(Exception), torch.no_grad():  # of one that fails, those that it had called
+            source.replaced({})(*(_apart_from(value) for value in _copies(self._taken)))
+        return {rule.function for rule in source.rules}
 
     def of(self, methods: Mapping[str, Callable[..., Any]]) -> Probe | None:
         """The subject with methods that are called through others."""
@@ -112,8 +123,18 @@ class Rule:
         self, function: Callable[..., Any] | None, left: Mapping[str, Any] = MappingProxyType({})
     ) -> list[torch.Tensor] | None:
         """The answers of another rule, or to what else is left for it; ``None`` if it fails."""
-        if self.does == "fill":
+        if self.does == "fill" or (self._is_called_once and not left):
             return self._answers(function)
+        return self._called_again(function, left)
+
+    @cached_property
+    def _is_called_once(self) -> bool:
+        """Whether forward has to run for each call: a graph that it leaves ends with the first."""
+        return self.does == "back" and self.runs and self._called_again(None, {}) is None
+
+    def _called_again(
+        self, function: Callable[..., Any] | None, left: Mapping[str, Any]
+    ) -> list[torch.Tensor] | None:
         all_left = {**self.left, **left}
         names = list(all_left)
         values = dict(zip(names, self._apart(all_left.values()), strict=True))
@@ -122,7 +143,8 @@ class Rule:
         try:
             with torch.no_grad():
                 found = (function or self.method)(  # type: ignore[misc]
-                    Stand(self._ctx, **own, saved_tensors=saved), *_copies(self._given)
+                    Stand(self._ctx, **own, saved_tensors=saved, saved_variables=saved),
+                    *_copies(self._given),
                 )
             found = found if isinstance(found, (tuple, list)) else (found,)
             answers = [found[k] for k in self.places]
@@ -156,6 +178,14 @@ def _is(value: Any, point: torch.Tensor) -> bool:
 def _numbers(tensor: torch.Tensor) -> torch.Tensor:
     """What is differentiated of it: of a sparse one the values that it has."""
     return tensor.coalesce().values() if is_sparse(tensor) else tensor
+
+
+def _apart_from(value: Any) -> Any:
+    """What stands for a context, which stays as it is; anything else itself."""
+    if not isinstance(value, FunctionCtx):
+        return value
+    methods = [name for name in dir(FunctionCtx) if not name.startswith("_")]
+    return Stand(value, **dict.fromkeys(methods, lambda *_: None))
 
 
 def _copies(values: Iterable[Any]) -> list[Any]:

@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from types import CodeType
 from typing import Any
 
 import torch
 
 from pullback.conformance._arguments import is_continuous
-from pullback.conformance._calls import codes_run
 from pullback.conformance._changes import CLOSE, Pair, are_close, is_same
 from pullback.conformance._limits import limited
 from pullback.conformance._masks import comparisons
@@ -26,7 +24,7 @@ from pullback.conformance._names import Name, is_number, named_factors, names_at
 from pullback.conformance._place import Rewrite, is_plain
 from pullback.conformance._products import products
 from pullback.conformance._rule import Rule
-from pullback.conformance._sources import follow, written
+from pullback.conformance._sources import Source
 from pullback.conformance._watch import Instead, Watch
 from pullback.conformance._written import Expression, Written, names_read
 
@@ -49,7 +47,7 @@ class Search:
     """The edits of one rule, the likeliest first."""
 
     rule: Rule
-    source: Written
+    source: Source
     only: int  # the position of the answer that is wrong
     pair: Pair  # that expected and got
     is_right: IsRight
@@ -59,7 +57,6 @@ class Search:
     base: Sequence[torch.Tensor] = ()  # what the rule answers as it is
     names: dict[Any, tuple[Sequence[Name], Sequence[Name]]] = field(default_factory=dict)
     doubled: dict[Any, list[torch.Tensor] | None] = field(default_factory=dict)
-    codes: set[CodeType] = field(default_factory=set)  # what forward runs, if that was asked
 
     def starts(self) -> bool:
         """Whether the source answers what the rule does, or fails as it does."""
@@ -70,28 +67,9 @@ class Search:
         own = self.own(as_it_is)
         if as_it_is is None or not self.pair.got.any():
             return bool(self.noted.first)
-        if not self._is_as_it_was(own):
-            return False
         self.base = as_it_is
-        undo = follow(self.source, self.rule.call)
-        if undo is not None:
-            self._far(undo)
-        return True
-
-    def _far(self, undo: Callable[[], None]) -> None:
-        """Watch what the rule was seen to call, too, if the answer is the same with that."""
-        noted = Watch(noting=True)
-        with suppress(Exception):
-            if self._is_as_it_was(self.own(self.rule.call(self.source.watched(noted)))):
-                self.noted = noted
-                with codes_run() as self.codes:
-                    self.rule.probe.output_values()
-                return
-        undo()
-
-    def _is_as_it_was(self, own: torch.Tensor | None) -> bool:
-        close = self.pair.difference.close
-        return own is not None and are_close(self.pair.got, own, close)
+        got = self.pair.got
+        return own is not None and are_close(got, own, self.pair.difference.close)
 
     def own(self, answers: Sequence[torch.Tensor] | None) -> torch.Tensor | None:
         """The answer that is wrong; ``None`` where its shape is another, or it is not finite."""
@@ -186,15 +164,9 @@ class Search:
     @cached_property
     def rules(self) -> Mapping[Written, int]:
         """The rule and what it calls, by how many calls; what forward calls is as it is meant."""
-        forward = written(self.rule.forward) if self.rule.forward is not None else None
-        shared = {source.function for source in forward.rules} if forward is not None else set()
-        found = {self.source: 0}
-        for source in self.source.rules:
-            found |= {h: found.get(source, 0) + 1 for h in source.helpers.values()}
-        return {
-            r: far for r, far in found.items()
-            if not far or not (r.function in shared or r.function.__code__ in self.codes)
-        }  # fmt: skip
+        shared = self.rule.called_by_forward()
+        far = self.source.far.items()
+        return {rule: calls for rule, calls in far if not calls or rule.function not in shared}
 
     def twice(self, e: Expression) -> list[torch.Tensor] | None:
         """All answers where an expression is doubled; ``None`` where it cannot be."""

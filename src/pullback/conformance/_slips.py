@@ -21,8 +21,8 @@ _SIGNS: Mapping[type[ast.operator], str] = {
 }  # fmt: skip
 _MADE = ("zeros", "ones", "empty", "full", "tensor", "eye", "linspace", "rand", "randn", "arange")
 _DRAWN = ("bernoulli", "multinomial", "normal", "rand", "randint", "randn", "randperm")
-_OF_CONTEXT = ("saved_tensors", "save_for_backward", "needs_input_grad", "mark_dirty",
-               "mark_non_differentiable", "set_materialize_grads")  # fmt: skip
+_OF_CONTEXT = ("saved_tensors", "saved_variables", "save_for_backward", "needs_input_grad",
+               "mark_dirty", "mark_non_differentiable", "set_materialize_grads")  # fmt: skip
 _CASTS = ("float", "double", "half", "bfloat16")
 
 Edit = Mapping[tuple[Written, Any], str]
@@ -35,17 +35,7 @@ class Rules(NamedTuple):
     kind: Any  # the Function
     back: Written | None
     fill: Written | None  # what fills the context
-    forward: Written | None = None  # where that is another one
-
-    @property
-    def every(self) -> Iterator[Written]:
-        """They, and what they call."""
-        seen = set()
-        for rule in (self.back, self.fill, self.forward):
-            for written in rule.rules if rule is not None else ():
-                if written.function not in seen:
-                    seen.add(written.function)
-                    yield written
+    every: Sequence[Written]  # they, forward where that is another one, and what they call
 
 
 def slips(clause: str, rules: Rules) -> Iterator[Edit]:

@@ -1,19 +1,32 @@
-"""A copy of a rule in which each expression tells its value, and each statement its names."""
+"""A copy of a rule in which each call asks what to call, or all tell what they do.
+
+Then each expression tells its value, and each statement its names.
+"""
 
 import ast
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-__all__ = ["HERE", "LONE", "SEEN", "WITHIN", "Telling"]
+__all__ = ["CALLED", "HERE", "LONE", "SEEN", "WITHIN", "Asking", "Telling"]
 
-# What is called there: with a value, with the names of a statement, and with names bound for an
-# expression alone.
-SEEN, HERE, WITHIN = "__seen__", "__here__", "__within__"
+# What is called there: with a value, with the names of a statement, with names bound for an
+# expression alone, and with what is about to be called.
+SEEN, HERE, WITHIN, CALLED = "__seen__", "__here__", "__within__", "__called__"
 # These bind names of their own.
 LONE = (ast.DictComp, ast.GeneratorExp, ast.Lambda, ast.ListComp, ast.SetComp)
 
 
-class Telling(ast.NodeTransformer):
+class Asking(ast.NodeTransformer):
+    """Wraps what is called."""
+
+    def generic_visit(self, node: ast.AST) -> Any:
+        made: Any = super().generic_visit(node)
+        if isinstance(made, ast.Call):
+            made.func = _call(CALLED, made.func)
+        return made
+
+
+class Telling(Asking):
     """Wraps expressions, and announces statements."""
 
     def __init__(self, numbers: Mapping[ast.AST, int], keep: Collection[int]) -> None:

@@ -87,6 +87,9 @@ def _with_names(place: Place) -> Iterator[Rewrite]:
         for mask in views if other.dtype == torch.bool else ():
             yield place.to(4, f"{factor} * {mask}", name.text)
             yield place.to(5, f"{factor} * ~{mask}", name.text)
+        if other.dtype == torch.int64 and bool(other.all()):  # how many each stands for
+            yield from (place.to(4, f"{factor} / {count}", name.text) for count in views)
+            yield from (place.to(5, f"{factor} * {count}", name.text) for count in views)
         if not is_continuous(other) or other.is_complex() > value.is_complex():
             continue
         if other.ndim > 1 and _go_together(other.mT, value):

@@ -22,13 +22,13 @@ def unread_cotangent(
         terms: that of each of these in the gradient, by ``"output 0"`` and so on.
     """
     back = written(getattr(function, "backward", None))
-    given = [] if back is None else back.tree.args.args[1:]
+    given = [] if back is None else back.rule.tree.args.args[1:]
     for k, place in enumerate(outputs):
         term = terms.get(f"output {k}")
-        if back is None or place >= len(given) or given[place].arg not in back.unread:
+        if back is None or place >= len(given) or given[place].arg not in back.rule.unread:
             continue
         if term is not None and bool(term.any()):
-            name, where = given[place].arg, back.where(given[place])
+            name, where = given[place].arg, back.rule.where(given[place])
             said = f"Backward does not read `{name}`, the cotangent of output {k}, at {where}."
             output = _returned(function, place)
             return said, (
@@ -40,7 +40,8 @@ def unread_cotangent(
 
 def _returned(function: Any, place: int) -> str:
     """How forward calls an output that it returns."""
-    forward = written(function.forward)
+    source = written(function.forward)
+    forward = None if source is None else source.rule
     nodes = ast.walk(forward.tree) if forward is not None else ()
     values = [n.value.elts for n in nodes if isinstance(n, ast.Return)
               and isinstance(n.value, ast.Tuple) and place < len(n.value.elts)]  # fmt: skip

@@ -1,25 +1,15 @@
-"""The author's rule as it is written, and the same with an expression replaced.
-
-A copy of the rule is compiled in which every expression tells its value before it is used. So an
-edit is tried by answering another value there, without compiling anything, and what is printed of
-it is the author's source with another expression in its place, compiled and run. The rule itself
-and its module stay as they are. Nothing but words depends on it: of a rule without a source
-nothing is told.
-"""
+"""A function of the author's as it is written, its expressions, and edits of it in words."""
 
 import ast
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
-from pullback.conformance._calls import CALLED, call_others
-from pullback.conformance._mends import Stand
-from pullback.conformance._telling import HERE, LONE, SEEN, WITHIN, Telling
-from pullback.conformance._watch import Key, Watch
-from pullback.internal._syntax import parse
+from pullback.conformance._telling import LONE
+from pullback.conformance._watch import Key
 
 __all__ = ["Expression", "Written", "names_in", "names_read"]
 
@@ -90,17 +80,6 @@ class Written:
     indent: int  # characters that each line has lost
     source: str
     tree: Any
-    helpers: Mapping[str, "Written"]  # the author's functions that it calls, by how it names them:
-    # ".module.Class.method" where a call of an object's may be one
-    bound: Any = None  # the class that it is called with first, as a method of it
-    compiled: bool = False  # whether numba runs it
-
-    @property
-    def rules(self) -> Iterator["Written"]:
-        """It and what it calls."""
-        yield self
-        for helper in self.helpers.values():
-            yield from helper.rules
 
     @cached_property
     def _number(self) -> Mapping[ast.AST, int]:
@@ -169,58 +148,6 @@ class Written:
         column = f", column {node.col_offset + self.indent + 1}" if line.count(text) > 1 else ""
         return f"{self.shown_file}:{self.line + node.lineno - 1}{column}"
 
-    def watched(
-        self, watch: Watch, some: Collection["Written"] | None = None
-    ) -> Callable[..., Any]:
-        """The rule, each expression of which tells its value.
-
-        Arguments:
-            watch: who is told.
-            some: of itself and what it calls, those that tell; all if ``None``.
-        """
-        tree = parse(self.source).body[0]
-        numbers = {node: k for k, node in enumerate(ast.walk(tree))}
-        keep = {e.key[1] for e in self.expressions}
-        own, names = id(self), self.function.__globals__
-
-        def seen(number: int, value: Any) -> Any:
-            return watch.seen((own, number), value, names)
-
-        def here(number: int, function: int, within: int, scope: Mapping[str, Any]) -> None:
-            watch.runs((own, number), (own, function), (own, within), scope)
-
-        def within(scope: Mapping[str, Any], number: int, function: int) -> Callable[..., Any]:
-            watch.here((own, number), (own, function), scope)
-            return seen
-
-        made = Telling(numbers, keep).visit(tree) if some is None or self in some else tree
-        helpers = {
-            name: helper.watched(watch, some)
-            for name, helper in self.helpers.items()
-            if some is None or any(rule in some for rule in helper.rules)
-        }
-        return self._compiled(made, helpers, {SEEN: seen, HERE: here, WITHIN: within})
-
-    def telling(self, called: Callable[["Written", Any], object]) -> Callable[..., Any]:
-        """The rule, which tells what it calls, as what it calls does."""
-        helpers = {name: helper.telling(called) for name, helper in self.helpers.items()}
-        return self._compiled(parse(self.source).body[0], helpers, {CALLED: partial(called, self)})
-
-    def replaced(self, texts: Mapping[Any, Mapping[int, str]]) -> Callable[..., Any]:
-        """It, with something else written in it, or in what it calls.
-
-        Arguments:
-            texts: of functions, the texts of nodes, by their numbers.
-
-        Raises:
-            SyntaxError: that is no code.
-        """
-        nodes = [*ast.walk(self.tree)]
-        own = {nodes[k]: text for k, text in texts.get(self.function, {}).items()}
-        source = self.spliced(own) if own else self.source
-        helpers = {name: helper.replaced(texts) for name, helper in self.helpers.items()}
-        return self._compiled(parse(source).body[0], helpers, {})
-
     def edit(self, texts: Mapping[Any, str]) -> str:
         """Other texts of nodes in words, each with the file and the line."""
         shown = dict.fromkeys(self.shown(node) for node in texts)
@@ -272,39 +199,6 @@ class Written:
     def _is_called(self, node: ast.AST) -> bool:
         around = self.parent[node]
         return isinstance(around, ast.Call) and around.func is node
-
-    def _compiled(
-        self, tree: Any, helpers: Mapping[str, Callable[..., Any]], extra: Mapping[str, Any]
-    ) -> Callable[..., Any]:
-        tree.decorator_list, tree.returns = [], None
-        tree.args.defaults = []
-        tree.args.kw_defaults = [None for _ in tree.args.kwonlyargs]
-        for arg in ast.walk(tree.args):
-            if isinstance(arg, ast.arg):
-                arg.annotation = None
-        names = self.function.__code__.co_freevars
-        cells = [cell.cell_contents for cell in self.function.__closure__ or ()]
-        around = parse(f"def __around__({', '.join(names)}):\n    return {tree.name}")
-        around.body[0].body.insert(0, tree)  # type: ignore[attr-defined]
-        scope = {**self.function.__globals__, **extra}
-        methods = {}
-        for path, helper in helpers.items():
-            name, _, attribute = path.partition(".")
-            if name:
-                scope[name] = Stand(scope[name], **{attribute: helper}) if attribute else helper
-            else:
-                methods[self.helpers[path].function] = helper
-        if methods or CALLED in extra:
-            call_others(scope, around, methods)
-        if self.compiled:  # a compiler takes whole numbers of any type for them
-            scope["range"] = lambda *ends: range(*map(int, ends))
-        code = compile(ast.fix_missing_locations(around), self.file, "exec")
-        exec(code, scope)  # noqa: S102 (the author's own source)
-        made = scope["__around__"](*cells)
-        made.__defaults__, made.__kwdefaults__ = (
-            self.function.__defaults__, self.function.__kwdefaults__
-        )  # fmt: skip
-        return made if self.bound is None else partial(made, self.bound)
 
     def statement(self, node: ast.AST) -> ast.AST:
         """The statement that a node is in."""

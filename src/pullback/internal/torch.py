@@ -735,8 +735,9 @@ def _first_state() -> tuple[Any, Any]:
 
 
 def author_of(function: Any) -> Any:
-    """The function that an author wrote: below decorators that say so, and below a script of it."""
-    function = inspect.unwrap(function)
+    """The function that an author wrote: below decorators that say so, a script or an operator."""
+    defined = OPERATORS.get(getattr(function, "_qualified_op_name", None), function)
+    function = defined._init_fn if isinstance(defined, CustomOpDef) else inspect.unwrap(function)
     return getattr(function, "_torchdynamo_inline", function)
 
 
