@@ -557,3 +557,46 @@ def sloped(x, low, high):
 def test_two_numbers_that_are_exchanged_are_named():
     found = check(Leans, X.clone().requires_grad_(), 0.3, 0.9, clauses="derivative")["derivative"]
     assert "`sloped(x, ctx.low, ctx.high)` for `sloped(x, ctx.high, ctx.low)`" in found.hint
+
+
+class Grows(torch.autograd.Function):
+    """An exponential whose gradient is to have an end, from the wrong side."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.exp()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * torch.exp(torch.clamp(x, min=15))
+
+
+class TwoStreams(torch.autograd.Function):
+    """The cotangents of two outputs in reverse order."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x.sin() * y, y.exp()
+
+    @staticmethod
+    def backward(ctx, *given):
+        (x, y), found = ctx.saved_tensors, []
+        for pair in zip((x.sin() * 0 + 1, y.exp()), given[::-1], strict=True):
+            found.append(pair[0] * pair[1])
+        return found[0] * x.cos() * y, found[0] * x.sin() + found[1]
+
+
+@pytest.mark.parametrize(
+    ("function", "count", "said"),
+    [
+        (Grows, 1, "`torch.clamp(x, max=15)` for `torch.clamp(x, min=15)`"),
+        (TwoStreams, 2, "`given` for `given[::-1]`"),
+    ],
+)
+def test_the_wrong_end_is_named(function, count, said):
+    given = [0.3 * X.clone().requires_grad_() for _ in range(count)]
+    found = check(function, *given, clauses="derivative", gradient="exact")["derivative"]
+    assert said in found.hint, found.hint

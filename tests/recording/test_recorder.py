@@ -400,3 +400,13 @@ def test_the_recorder_needs_no_pullback_in_the_program(tmp_path: Path) -> None:
     assert failure is None
     assert [entry.applied for entry in recording.functions] == [1]
     assert {item.name for item in recording.training.findings} == {"Linear.weight", "Linear.bias"}
+
+
+def test_a_call_that_builds_no_graph_asks_for_no_gradient(kept) -> None:
+    """As of a Function that the backward of another one applies."""
+    given = torch.ones(2, requires_grad=True)
+    with torch.no_grad():
+        Branch.apply(given, None)
+    Branch.apply(given, None)
+    kept.settle()
+    assert [call.pattern for _, call in kept.calls] == ["0", "1"]

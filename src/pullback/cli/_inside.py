@@ -95,7 +95,8 @@ def _claim(folder: Path, name: str) -> bool:
 
 
 def _task(record: Record) -> Task:
-    calls = record.calls
+    # As of a recording: a call that asks for no gradient says less than one that does.
+    calls = [call for call in record.calls if call.pattern.strip("0")] or record.calls
     reason = "" if calls else why_no_call(record.reasons)
     if sys.version_info[:2] == (3, 12):
         reason = "Python 3.12 starts no process while it ends, as --inside needs"

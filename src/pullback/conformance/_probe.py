@@ -78,12 +78,7 @@ class Probe(Teller):
         return self.random or bool(self.inputs.generators)
 
     def apart(self, work: Callable[[], Any], otherwise: Any) -> Any:
-        """What is found by code, or with arguments, that nobody has run: it may end the process.
-
-        Arguments:
-            work: returns plain data.
-            otherwise: what is found where it does not end.
-        """
+        """What is found, as plain data, by what nobody has run yet and may end the process."""
         if self.clause in self.spared:
             return otherwise
         if self.trying is None:

@@ -34,6 +34,7 @@ _FUNCTIONS = (
     ("sin", "cos"), ("sinh", "cosh", "tanh", "sigmoid"), ("exp", "log", "expm1", "log1p"),
     ("sqrt", "rsqrt", "square", "reciprocal"), ("abs", "sign", "relu"), ("sum", "mean"),
     ("maximum", "minimum"), ("logical_and", "logical_or", "logical_xor"), ("amax", "amin"),
+    ("clamp_min", "clamp_max"),
     ("cumsum", "cumprod"), ("argmax", "argmin"), ("ceil", "floor", "round"),
     ("real", "imag"), ("scatter", "scatter_add"),
     ("index_copy", "index_add"), ("numel", "sum", "count_nonzero"),
@@ -45,6 +46,7 @@ _TEXTS = (
     ("zeros", "border", "reflection"), ("constant", "reflect", "replicate", "circular"),
     ("nearest", "linear", "bilinear", "bicubic", "trilinear"), ("full", "same", "valid"),
 )  # fmt: skip
+_ENDS = {"min": "max", "max": "min"}  # of a clamp
 _MOST = 4  # dimensions of which every choice is tried
 
 
@@ -231,6 +233,10 @@ def _calls(place: Place) -> Iterator[Rewrite]:
                 yield place.to(
                     2 if name in _REDUCTIONS else 4, place.written({node.func: head + other})
                 )
+    for keyword in node.keywords:
+        if len(node.keywords) == 1 and keyword.arg in _ENDS:
+            bound = f"{_ENDS[keyword.arg]}={rule.text(keyword.value)}"
+            yield place.to(1, place.written({keyword: bound}))
     yield from _exchanged(place, node.args)
     yield from arranged_otherwise(place)
     held = place.noted.scopes.get(place.e.place, {}).get(path[0]) if len(path) == 2 else None
@@ -288,6 +294,9 @@ def _parts(place: Place) -> Iterator[Rewrite]:
     node, value = place.e.node, place.value
     yield from _indexed_otherwise(place)
     whole = place.known(node.value)
+    if isinstance(whole, (tuple, list)) and isinstance(value, type(whole)):
+        turned_round = getattr(node.slice, "step", None) is not None
+        yield place.to(0 if turned_round else 1, place.e.rule.text(node.value))
     if not (isinstance(whole, torch.Tensor) and isinstance(value, torch.Tensor)):
         return
     yield place.to(4, place.e.rule.text(node.value))

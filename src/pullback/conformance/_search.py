@@ -196,7 +196,8 @@ class Search:
         moves = {k: not torch.equal(twice[k], self.base[k]) for k in self.right}
         gap, close = (self.pair.got - self.pair.expected).abs(), self.pair.difference.close
         seen = moved > close * self.pair.size
-        spoils = bool((seen & (gap <= close * moved)).any())
+        # What is right is so beside the largest entry, however far it is moved.
+        spoils = bool((seen & (gap <= close * moved.clamp(max=self.pair.size))).any())
         spoils = spoils or any(self.right[k] and moves[k] for k in moves)
         return 2 * spoils + any(not self.right[k] and not moves[k] for k in moves)
 

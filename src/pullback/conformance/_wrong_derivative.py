@@ -184,13 +184,11 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
     unread, how = unread_cotangent(probe.subject.function, probe.outputs, difference.parts)
     if unread and not mend.mend:
         return expected, got, unread, how
-    said = explain(sharp, EXACT)
-    if not said:
-        said = explain(sharp, FACTS) if mend.said else explain(difference, RULES)
-        neglected = "" if mend.said else at.probe.apart(lambda: _neglected(at, only, answered), "")
-        said = f"{neglected} {said}"
-    said = f"{mend.said} {said}".strip()
-    return expected, got, said, mend.mend
+    said = explain(sharp, EXACT) or (explain(sharp, FACTS) if mend.said else "")
+    if not (said or mend.said):
+        neglected = at.probe.apart(lambda: _neglected(at, only, answered), "")
+        said = f"{neglected} {explain(difference, RULES)}"
+    return expected, got, f"{mend.said} {said}".strip(), mend.mend
 
 
 def _mend(at: Around, only: int, difference: Difference) -> Right:

@@ -26,15 +26,15 @@ _UNKNOWN = "?"
 def pattern_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """A digit for each tensor of a call, 1 where it requires a gradient.
 
-    Where no graph is made none does: such a call within a backward need have no derivative.
+    Where no graph is built, as within the forward or backward of another Function, none is asked.
 
     Example:
         >>> pattern_of((torch.ones(2), [torch.ones(2, requires_grad=True)]), {})
         '01'
     """
     try:
-        found = "".join(_flags(args)) + "".join(_flags(kwargs.values()))
-        return found if torch.is_grad_enabled() else "0" * len(found)
+        flags = "".join(_flags(args)) + "".join(_flags(kwargs.values()))
+        return flags if torch.is_grad_enabled() else "0" * len(flags)
     except Exception:  # of the program's own types too
         return _UNKNOWN
 
@@ -45,7 +45,7 @@ def signature_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         items = [_kind(item) for item in args]
         if kwargs:
             items.extend((name, _kind(item)) for name, item in kwargs.items())
-        found = tuple(items) if torch.is_grad_enabled() else (*items, None)
+        found = (torch.is_grad_enabled(), *items)
         hash(found)  # a size that a tracer leaves open has none
         return found
     except Exception:

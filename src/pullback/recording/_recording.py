@@ -54,7 +54,9 @@ class RecordedCall:
 
     @property
     def differentiates(self) -> bool:
-        """Whether a tensor of the call required a gradient in the program."""
+        """Whether a tensor of the call required a gradient, and a graph was built."""
+        if self.pattern and not self.pattern.strip("0"):
+            return False
         return _requires_grad(self.arguments) or _requires_grad(self.keywords)
 
 
