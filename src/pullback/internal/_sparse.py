@@ -18,7 +18,7 @@ def is_sparse(value: Any) -> bool:
     """Whether it is a tensor that holds values at some places alone.
 
     Example:
-        >>> is_sparse(torch.eye(2).to_sparse_csr()), is_sparse(torch.eye(2))
+        >>> is_sparse(torch.eye(2).to_sparse()), is_sparse(torch.eye(2))
         (True, False)
     """
     return isinstance(value, torch.Tensor) and value.layout in _INDICES
