@@ -135,7 +135,7 @@ class _Copies:
                 extra = {**extra, CALLED: partial(self.called, rule)}
                 self.compiled[rule] = _compiled(rule, tree), extra
             code, extra = self.compiled[rule]
-            scope = {**function.__globals__, **extra}
+            scope = {"range": _range, **function.__globals__, **extra}
             exec(code, scope)  # noqa: S102 (the author's own source)
             made = scope["__around__"](*(cell.cell_contents for cell in function.__closure__ or ()))
             made.__defaults__, made.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
@@ -152,6 +152,11 @@ class _Copies:
             return value
         made = self.of(rule, behind.func)
         return partial(made, *behind.args, **behind.keywords)
+
+
+def _range(*ends: Any) -> range:
+    """As numba has it, which takes a whole number of any type."""
+    return range(*(int(end) if isinstance(end, float) else end for end in ends))
 
 
 def _behind(value: Any) -> "partial[Any] | None":
