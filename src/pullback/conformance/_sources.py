@@ -30,7 +30,7 @@ from pullback.internal.torch import author_of
 __all__ = ["Source", "written"]
 
 _OTHERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
-_CALLS, _DEPTH = 32, 3  # functions that a rule calls, and how deep calls are followed
+_CALLS, _DEPTH = 32, 6  # functions that a rule calls, and how deep calls are followed
 
 _Made = tuple[ast.FunctionDef, Mapping[str, Any]]
 """Another tree of a function, and the names that it reads beside its own."""
