@@ -3,6 +3,7 @@
 import torch
 
 from pullback.conformance import check
+from pullback.conformance._sources import _range
 
 
 class Operator:
@@ -58,7 +59,7 @@ class Applied(torch.autograd.Function):
 def test_an_edit_is_found_behind_objects_properties_and_tables():
     x = torch.randn(6, dtype=torch.float64, requires_grad=True)
     found = check(Applied, x, Shift(2), clauses="derivative")["derivative"]
-    assert "`len(x)` for `len(x) - 1` at test_edits_of_calls.py:39" in found.hint
+    assert "`len(x)` for `len(x) - 1` at test_edits_of_calls.py:40" in found.hint
 
 
 def is_short(count):
@@ -89,3 +90,7 @@ def test_a_number_that_leads_to_another_branch_is_no_edit():
     found = check(ByParts, x.requires_grad_(), 2, clauses="derivative")["derivative"]
     assert found.verdict == "broken"
     assert "count" not in found.hint, found.hint
+
+
+def test_a_range_takes_whole_numbers_of_any_type_as_numba_does():
+    assert [*_range(1.0, 6, 2.0)] == [1, 3, 5]

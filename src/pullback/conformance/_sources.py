@@ -30,7 +30,7 @@ from pullback.internal.torch import author_of
 __all__ = ["Source", "written"]
 
 _OTHERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
-_CALLS, _DEPTH = 32, 3  # functions that a rule calls, and how deep calls are followed
+_CALLS, _DEPTH = 32, 6  # functions that a rule calls, and how deep calls are followed
 
 _Made = tuple[ast.FunctionDef, Mapping[str, Any]]
 """Another tree of a function, and the names that it reads beside its own."""
@@ -137,7 +137,7 @@ class _Copies:
                     extra["range"] = lambda *ends: range(*map(int, ends))
                 self.compiled[rule] = _compiled(rule, tree), extra
             code, extra = self.compiled[rule]
-            scope = {**function.__globals__, **extra}
+            scope = {"range": _range, **function.__globals__, **extra}
             exec(code, scope)  # noqa: S102 (the author's own source)
             made = scope["__around__"](*(cell.cell_contents for cell in function.__closure__ or ()))
             made.__defaults__, made.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
@@ -154,6 +154,11 @@ class _Copies:
             return value
         made = self.of(rule, behind.func)
         return partial(made, *behind.args, **behind.keywords)
+
+
+def _range(*ends: Any) -> range:
+    """As numba has it, which takes a whole number of any type."""
+    return range(*(int(end) if isinstance(end, float) else end for end in ends))
 
 
 def _behind(value: Any) -> "partial[Any] | None":
