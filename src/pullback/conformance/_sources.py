@@ -133,8 +133,6 @@ class _Copies:
             if rule not in self.compiled:
                 tree, extra = self.tree(rule)
                 extra = {**extra, CALLED: partial(self.called, rule)}
-                if rule.tree.decorator_list:  # a compiler takes numbers of any type for whole ones
-                    extra["range"] = lambda *ends: range(*map(int, ends))
                 self.compiled[rule] = _compiled(rule, tree), extra
             code, extra = self.compiled[rule]
             scope = {"range": _range, **function.__globals__, **extra}
