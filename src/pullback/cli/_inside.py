@@ -101,7 +101,7 @@ def _task(record: Record) -> Task:
     if sys.version_info[:2] == (3, 12):
         reason = "Python 3.12 starts no process while it ends, as --inside needs"
     name, function = record.locator.name, record.function
-    together = [call for call in calls if call.ranks > 1]
+    together = [call for call in record.calls if call.ranks > 1]
     if any(
         isinstance(v, dist.ProcessGroup)
         for c in together
