@@ -135,7 +135,7 @@ class _Copies:
                 extra = {**extra, CALLED: partial(self.called, rule)}
                 self.compiled[rule] = _compiled(rule, tree), extra
             code, extra = self.compiled[rule]
-            scope = {"range": _range, **function.__globals__, **extra}
+            scope: dict[str, Any] = {"range": _range, **function.__globals__, **extra}
             exec(code, scope)  # noqa: S102 (the author's own source)
             made = scope["__around__"](*(cell.cell_contents for cell in function.__closure__ or ()))
             made.__defaults__, made.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
