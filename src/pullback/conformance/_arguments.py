@@ -176,6 +176,11 @@ class Arguments:
         path = self.paths[position]
         return path.count("[") > 1 or path.startswith("kwargs")
 
+    @property
+    def entries(self) -> int:
+        """How many numbers all tensors hold together."""
+        return sum(value.numel() for value in self.values)
+
     def points(self) -> list[torch.Tensor]:
         """The tensors that are differentiated, without history."""
         return [self.values[k] for k in self.differentiable]

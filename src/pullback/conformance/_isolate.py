@@ -58,6 +58,7 @@ class CheckRun:
     gradient: str = "exact"
     inferred: bool = True
     constants: Sequence[str] = ()
+    cut_down: Sequence[str] = ()
     infer: bool = True
     running: str = ""
     trying: str = ""  # the clause for which edits are tried
@@ -94,6 +95,7 @@ class CheckRun:
         return Report(
             self.subject.name, self.gradient, self.inferred, findings, self.seed,
             time.perf_counter() - started, environment(), tuple(self.constants), self.unfinished,
+            cut_down=tuple(self.cut_down),
         )  # fmt: skip
 
     def _run_here(self, request: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ from pullback.conformance._vectors import are_finite, normal
 
 __all__ = ["Grade", "Judge", "stretched"]
 
-_CONTROL, _FEW = 2**10, 2**9  # entries
+_CONTROL, _FEW, _MANY = 2**10, 2**9, 2**16  # entries
 _COUNTS = 3  # integers that are changed
 _STRETCH = 4.0
 _TINY, _SHOWN = 1e-2, 0.3  # a number beside which it is left out unseen, and one that is seen
@@ -98,7 +98,8 @@ class Judge:
         given, generator = self.rule.probe.inputs, self.rule.probe.generator("elsewhere")
         wide = [_varied(value, generator) for value in given.values]
         found = [given.with_numbers(lambda n: 0.9 * n), given.with_values(wide)]
-        found += [] if self.rule.probe.given is None else [self.rule.probe.given]
+        other = self.rule.probe.given
+        found += [other] if other is not None and other.entries <= _MANY else []
         return [inputs for inputs in found if self._takes(inputs)]
 
     @cached_property
@@ -111,7 +112,7 @@ class Judge:
     def larger(self) -> Sequence[Arguments]:
         """The arguments at larger sizes, of few entries at one much larger, too."""
         given, generator = self.rule.probe.inputs, self.rule.probe.generator("elsewhere")
-        few = sum(value.numel() for value in given.values) <= _FEW
+        few = given.entries <= _FEW
         found = [larger(given, generator, times) for times in ((1, 2) if few else (1,))]
         return [inputs for inputs in found if inputs is not None and self._takes(inputs)]
 

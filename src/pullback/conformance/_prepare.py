@@ -14,6 +14,7 @@ from pullback.conformance._forked import Copy
 from pullback.conformance._fresh import Fresh
 from pullback.conformance._guard import guarded, reseed
 from pullback.conformance._held import own_generators
+from pullback.conformance._large import part_of
 from pullback.conformance._limits import patience_for
 from pullback.conformance._nodes import returned
 from pullback.conformance._probe import Probe, Tensors
@@ -27,7 +28,6 @@ from pullback.internal._operator import registered_rules
 from pullback.report import Verdict
 
 __all__ = ["prepare", "unprepared"]
-
 
 _COMPILES = 3  # times as long as the first calls may a later one take
 
@@ -52,7 +52,7 @@ def prepare(
         found = _settled(probe)
         if not isinstance(found, Arguments):
             return _refused(probe, found)
-        probe = probe.at(found, same=True)
+        probe = part_of(probe.at(found, same=True))
         try:
             return _look(probe, began)
         except (Exception, SystemExit) as error:

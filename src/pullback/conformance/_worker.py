@@ -27,6 +27,7 @@ from pullback.conformance._forked import Copy, can_copy
 from pullback.conformance._fresh import Answers, Fresh
 from pullback.conformance._guard import guarded, has_device, silenced, unpatched, what_device_says
 from pullback.conformance._intent import infer_intent
+from pullback.conformance._large import shapes_cut_down
 from pullback.conformance._limits import limited
 from pullback.conformance._prepare import prepare, unprepared
 from pullback.conformance._subject import Subject
@@ -159,7 +160,8 @@ def judge(
         trying=(lambda clause: say(trying=clause)) if request["apart"] else None, timeout=timeout,
     )  # fmt: skip
     say(prepared={"gradient": probe.intent, "inferred": probe.inferred,
-                  "constants": probe.constants})  # fmt: skip
+                  "constants": probe.constants,
+                  "cut_down": shapes_cut_down(arguments, probe.inputs)})  # fmt: skip
     asked = [clause for clause in CLAUSES if clause.id in request["asked"]]
     for finding in run_clauses(
         [clause for clause in asked if clause.id in request["clauses"]], probe,

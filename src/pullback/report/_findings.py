@@ -163,11 +163,13 @@ class Findings:
     without: tuple[str, ...] = ()
     unjudged: str = ""
     guessed: str = ""
+    cut_down: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("function", "unfinished", "unjudged", "guessed"):
             object.__setattr__(self, name, clean(getattr(self, name)))
-        object.__setattr__(self, "constants", tuple(map(clean, self.constants)))
+        for name in ("constants", "cut_down"):
+            object.__setattr__(self, name, tuple(map(clean, getattr(self, name))))
 
     def __bool__(self) -> bool:
         return self.ok

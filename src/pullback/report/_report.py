@@ -37,6 +37,7 @@ class Report(Findings):
         without: ids of the clauses that were left out on request.
         unjudged: what of the arguments nothing is known of, or an empty text.
         guessed: the arguments, where they were guessed, or an empty text.
+        cut_down: the tensors that were judged at smaller sizes, since those given are large.
 
     A report is true where it is ok.
 
@@ -81,7 +82,7 @@ class Report(Findings):
             values: dict[str, Any] = json.loads(text)
             values.pop("ok", None)
             findings = tuple(Finding(**fields) for fields in values.pop("findings"))
-            for name in ("constants", "without"):
+            for name in ("constants", "without", "cut_down"):
                 values[name] = tuple(values.get(name, ()))
             return cls(findings=findings, **values)
 
@@ -179,6 +180,8 @@ class Report(Findings):
         parts = [f"{self.function}: {state}", *filter(None, [self.intent]), f"seed {self.seed}"]
         if self.constants:
             parts.append(f"constants {', '.join(self.constants)}")
+        if self.cut_down:
+            parts.append(f"judged {', '.join(self.cut_down)}")
         if self.without:
             parts.append(f"without {', '.join(self.without)}")
         if self.unchecked:

@@ -110,6 +110,8 @@ def _print_remarks(report: Findings, name: str, console: Console) -> None:
         lines.append(
             f"[dim]constants of[/] {escape(name)}: {', '.join(map(escape, report.constants))}"
         )
+    if report.cut_down:
+        lines.append(f"[dim]judged of[/] {escape(name)}: {', '.join(map(escape, report.cut_down))}")
     lines += [
         f"[dim]accepted in[/] {escape(name)}: {item.clause} {item.verdict.value}, "
         f"{escape(item.accepted)}"

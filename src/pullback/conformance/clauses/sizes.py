@@ -212,7 +212,7 @@ def _all_at_once(probe: Probe, every: Sequence[_Tried]) -> Iterator[tuple[str, P
     for change in (1, -1):
         wanted = [max(1, found.resizing.size + change) for found in every]
         inputs = together([f.resizing for f in every], wanted, probe.generator("together"))
-        if inputs is not None and sum(value.numel() for value in inputs.values) <= 4 * _ENTRIES:
+        if inputs is not None and inputs.entries <= 4 * _ENTRIES:
             pairs = zip(wanted, every, strict=True)
             yield "; ".join(f"{n} of {f.resizing.where}" for n, f in pairs), probe.at(inputs)
 
