@@ -274,11 +274,13 @@ def test_the_kernel_ends_a_copy_with_the_thread_that_made_it_unless_it_is_to_las
 
     def start() -> None:
         children.append(start_copy(lambda: time.sleep(30), lasting=lasting))
-        time.sleep(0.1)  # until it has asked the kernel
+        time.sleep(0.3)  # until it has asked the kernel
 
     thread = threading.Thread(target=start)
     thread.start()
     thread.join()
-    time.sleep(0.1)
+    until = time.monotonic() + (0.1 if lasting else 10)  # a busy machine takes its time
+    while time.monotonic() < until and not children[0].has_ended():
+        time.sleep(0.01)
     assert children[0].has_ended() is not lasting
     children[0].end()
