@@ -138,3 +138,30 @@ def test_a_backward_without_float64_is_judged_in_float32():
     report = check(SingleAlone, *inputs, clauses="derivative, deterministic, dtype")
     assert [report[it].verdict for it in ("derivative", "deterministic")] == ["holds", "holds"]
     assert report["dtype"].verdict == "crashes"
+
+
+class SumsNeighbours(torch.autograd.Function):
+    """A kernel that would write anywhere for a neighbour that is not there."""
+
+    @staticmethod
+    def forward(ctx, x, neighbours):
+        ctx.save_for_backward(neighbours)
+        if int(neighbours.max()) >= len(x):
+            LOOKED.append("out of bounds")
+        return x + x[neighbours.clamp(max=len(x) - 1)].sum(0)
+
+    @staticmethod
+    def backward(ctx, g):
+        (neighbours,) = ctx.saved_tensors
+        return g.clone().index_add_(0, neighbours, g.sum(0).expand(len(neighbours), -1)), None
+
+
+LOOKED: list[str] = []
+
+
+def test_rows_to_which_integers_point_are_not_taken_apart():
+    x, neighbours = torch.randn(5, 3, dtype=torch.float64), torch.tensor([4, 1, 2, 2])
+    finding = check(SumsNeighbours, x.requires_grad_(), neighbours, clauses="batch")["batch"]
+    assert finding.verdict == "skipped"
+    assert "may point to rows" in finding.detail
+    assert LOOKED == []

@@ -40,6 +40,8 @@ def batch(probe: Probe) -> Finding:
         return probe.skipped("No output has a row for each row of an input.")
     if stands_for(probe.inputs, len(probe.inputs.values[chosen[0]]), apart=chosen):
         return probe.skipped("A number among the arguments may stand for how many rows there are.")
+    if _points_into_rows(probe, chosen):
+        return probe.skipped("An integer argument may point to rows, which a part does not have.")
     whole = Batch.of(probe, chosen)
     exact = True
     last = whole.count - 1
@@ -68,6 +70,15 @@ def batch(probe: Probe) -> Finding:
         exact = exact and same
     said = "bit for bit" if exact else "up to rounding"
     return probe.holds(f"Each row has the same numbers, {said}: {', '.join(dict.fromkeys(tried))}.")
+
+
+def _points_into_rows(probe: Probe, chosen: tuple[int, ...]) -> bool:
+    """Whether integers beside the rows may be numbers of rows: a kernel need not look at them."""
+    values = probe.inputs.values
+    count = len(values[chosen[0]])
+    beside = [v for k, v in enumerate(values) if k not in chosen and v.numel()]
+    whole = [v for v in beside if not (v.is_floating_point() or v.is_complex())]
+    return any(v.dtype != torch.bool and 0 < int(v.max()) < count for v in whole)
 
 
 def _others(whole: Batch, far: bool) -> Iterator[tuple[str, torch.Tensor, float]]:
