@@ -2,12 +2,15 @@
 
 import threading
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from pullback.conformance import check
 from pullback.conformance._mends import around, changed
+from pullback.conformance._search import Search
+from pullback.conformance._sources import written
 from pullback.conformance._subject import Subject
 from pullback.conformance._within import with_functions
 
@@ -434,3 +437,11 @@ def test_the_functions_behind_a_callable_are_as_they_were_whatever_thread_ends_l
         end.set()
         thread.join()
     assert dict(vars(HalfSquare)) == own
+
+
+def test_of_what_fills_a_context_only_what_it_leaves_there_is_edited():
+    rule = SimpleNamespace(does="fill", called_by_forward=lambda: ())
+    found = Search(rule, written(Recurrence.forward), 0, None, None).expressions
+    texts = {e.text for e in found}
+    assert "torch.stack(out)" in texts  # saved
+    assert "torch.zeros_like(x[0])" not in texts

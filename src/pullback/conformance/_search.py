@@ -162,7 +162,7 @@ class Search:
         What it calls may make gradients beside a loss.
         """
         every = [e for source in self.rules for e in source.expressions]
-        own = self.source if self.rule.does == "fill" else None
+        own = self.source.rule if self.rule.does == "fill" else None
         return [e for e in every if e.rule is not own or e.is_left]
 
     @cached_property
