@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from pullback.conformance._arguments import Arguments, is_continuous
-from pullback.conformance._failure import raised
+from pullback.conformance._arguments import Arguments
 from pullback.conformance._probe import Probe
 from pullback.conformance._resize import resizings
 
@@ -21,12 +20,12 @@ _LARGE, _ENOUGH = 2**18, 2**12  # entries of all arguments
 _SMALLEST = 7  # that a size is cut down to
 
 
-def part_of(probe: Probe) -> Probe:
-    """The probe at a part of its arguments, where these are large."""
+def part_of(probe: Probe, runs: Callable[[Probe], bool]) -> Probe:
+    """The probe at a part of its arguments, where these are large, and it runs with that."""
     given = probe.inputs
     if given.entries <= _LARGE:
         return probe
-    found = cut_down(given, _ENOUGH, lambda inputs: _is_taken(probe.at(inputs)))
+    found = cut_down(given, _ENOUGH, lambda inputs: runs(probe.at(inputs)))
     return probe if found is given else probe.at(found)
 
 
@@ -66,15 +65,3 @@ def shapes_cut_down(given: Arguments, judged: Arguments) -> tuple[str, ...]:
         for path, whole, part in pairs
         if part.numel() < whole.numel()
     )
-
-
-def _is_taken(probe: Probe) -> bool:
-    """Whether forward and backward run."""
-
-    def once() -> None:
-        leaves = probe.leaves()
-        outputs = [y for y in probe.run(leaves) if y.requires_grad and is_continuous(y)]
-        ones = [torch.ones_like(y) for y in outputs]
-        torch.autograd.grad(outputs, leaves, ones, allow_unused=True)
-
-    return raised(once) is None

@@ -29,6 +29,7 @@ from pullback.report import Verdict
 
 __all__ = ["prepare", "unprepared"]
 
+_FINE = torch.finfo(torch.float64).eps
 _COMPILES = 3  # times as long as the first calls may a later one take
 
 
@@ -52,7 +53,7 @@ def prepare(
         found = _settled(probe)
         if not isinstance(found, Arguments):
             return _refused(probe, found)
-        probe = part_of(probe.at(found, same=True))
+        probe = part_of(probe.at(found, same=True), _runs)
         try:
             return _look(probe, began)
         except (Exception, SystemExit) as error:
@@ -201,21 +202,20 @@ def _widen(probe: Probe) -> Arguments:
     pairs = zip(arguments.values, wide.values, strict=True)
     restored = [(value, keep(given, value)) for given, value in pairs]
     wide = wide.with_values([value if kept is None else kept for value, kept in restored])
-    if _is_wide(probe.at(wide, same=True)):
+    if _runs(probe.at(wide, same=True), _FINE):
         return wide
     with suppress(Exception):  # a module that cannot be copied
         whole = wide.with_modules(torch.float64)
-        if whole is not None and _is_wide(probe.at(whole, same=True)):
+        if whole is not None and _runs(probe.at(whole, same=True), _FINE):
             return whole
     return arguments  # the precision that it was given is the one to check
 
 
-def _is_wide(probe: Probe) -> bool:
-    """Whether the function takes its arguments, and computes in float64 with them."""
+def _runs(probe: Probe, least: float = 1.0) -> bool:
+    """Whether forward and backward run, and forward computes in no less than some precision."""
     try:
         outputs = probe.run(probe.leaves())
-        floating = [y for y in outputs if is_continuous(y)]
-        if any(torch.finfo(y.dtype).eps > torch.finfo(torch.float64).eps for y in floating):
+        if any(torch.finfo(y.dtype).eps > least for y in outputs if is_continuous(y)):
             return False
         replace(probe, outputs=_carrying(outputs)).backward(
             probe.inputs.points(), [torch.ones_like(y) for y in outputs if y.requires_grad]

@@ -21,8 +21,9 @@ from pullback.conformance._guard import guarded, seed_of_draws
 from pullback.conformance._limits import limited
 from pullback.conformance._literal import Literals
 from pullback.conformance._subject import Subject, typed_source
-from pullback.conformance._tree import is_sparse, sparse_source
+from pullback.conformance._tree import sparse_source
 from pullback.internal._defaults import PLAIN, read_defaults
+from pullback.internal._sparse import is_sparse
 from pullback.internal._syntax import parse
 from pullback.internal.torch import pytree
 from pullback.recording.codec import EXPRESSION

@@ -18,9 +18,9 @@ from pullback.conformance._names import Name, along, is_number, is_size
 from pullback.conformance._place import Place, Rewrite, is_flag, is_plain, turned
 from pullback.conformance._shape_rewrites import arranged_otherwise
 from pullback.conformance._tensor_rewrites import of_a_tensor
-from pullback.conformance._tree import is_sparse
 from pullback.conformance._watch import Watch
 from pullback.conformance._written import Expression, Written, names_in
+from pullback.internal._sparse import is_sparse
 
 __all__ = ["rewrites"]
 

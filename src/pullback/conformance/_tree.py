@@ -12,7 +12,7 @@ import torch
 
 from pullback.internal._sparse import indices_of, is_sparse, sparse_of, values_of
 
-__all__ = ["is_sparse", "leaves", "replace", "sparse_source", "tensors", "walk"]
+__all__ = ["leaves", "replace", "sparse_source", "tensors", "walk"]
 
 
 def sparse_source(sparse: torch.Tensor, source: Callable[[torch.Tensor], str], values: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import torch
 
+from pullback.conformance._arguments import is_continuous
 from pullback.conformance._clause import clause
 from pullback.conformance._items import Batch, data
 from pullback.conformance._probe import Probe
@@ -77,8 +78,8 @@ def _points_into_rows(probe: Probe, chosen: tuple[int, ...]) -> bool:
     values = probe.inputs.values
     count = len(values[chosen[0]])
     beside = [v for k, v in enumerate(values) if k not in chosen and v.numel()]
-    whole = [v for v in beside if not (v.is_floating_point() or v.is_complex())]
-    return any(v.dtype != torch.bool and 0 < int(v.max()) < count for v in whole)
+    whole = [v for v in beside if not is_continuous(v) and v.dtype != torch.bool]
+    return any(0 < int(v.max()) < count for v in whole)
 
 
 def _others(whole: Batch, far: bool) -> Iterator[tuple[str, torch.Tensor, float]]:
