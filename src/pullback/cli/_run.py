@@ -102,14 +102,12 @@ def _lost(task: Task, report: Report) -> str:
 
     A backward may read what another Function has left in an argument of both, a list for example.
     """
-    for what in task.ran:
-        begins = f"Plain {what} does not run: "
-        for finding in report.findings:
-            if finding.detail.startswith(begins):
-                said = finding.detail.removeprefix(begins)
-                return (f"its {what} ran in the program and does not alone, from what was recorded "
-                        f"({said}): it needs what other calls leave it")  # fmt: skip
-    return ""
+    lost = [finding for finding in report.findings if finding.fails in task.ran]
+    return "".join(
+        f"its {finding.fails} ran in the program and does not alone, from what was recorded "
+        f"({finding.detail.partition(': ')[2]}): it needs what other calls leave it"
+        for finding in lost[:1]
+    )
 
 
 def _check_on_ranks(task: Task, gradient: str | None, options: dict[str, Any]) -> Report | None:

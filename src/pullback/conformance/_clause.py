@@ -103,7 +103,7 @@ def run_clause(clause: Clause, probe: Probe, bearing: str = "") -> Finding:
 
 def _judged(clause: Clause, probe: Probe, bearing: str) -> Finding:
     """The finding of one clause as it says it."""
-    if probe.fault is not None and (clause.gradient or probe.fault.plain):
+    if probe.fault is not None and (clause.gradient or probe.fault.fails == "forward"):
         return _faulty(probe, probe.fault, bearing)
     if probe.erratic and clause.gradient:
         said = f"{probe.unwritten} holds memory that nothing has written" if probe.unwritten else (
@@ -208,15 +208,14 @@ def _patching(probe: Probe, clause: Clause, replaced: Sequence[str]) -> Finding:
 def _faulty(probe: Probe, fault: Fault, bearing: str) -> Finding:
     """One cause gives one finding."""
     if bearing not in ("", probe.clause):
-        plain = "forward" if fault.plain else "backward"
-        return probe.skipped(f"Plain {plain} does not run: see {bearing}.")
+        return probe.skipped(f"Plain {fault.fails or 'backward'} does not run: see {bearing}.")
     if fault.verdict is Verdict.SKIPPED:
         return probe.skipped(fault.said)
     if fault.verdict is Verdict.LACKING:
-        return probe.lacking(fault.said, fault.hint)
+        return replace(probe.lacking(fault.said, fault.hint), fails=fault.fails)
     edit = edit_of(probe) if fault.misfits else Right()
     said, hint = f"{fault.said} {edit.said}".strip(), edit.mend or fault.hint
-    return probe.crashes(said, hint, fault.script)
+    return replace(probe.crashes(said, hint, fault.script), fails=fault.fails)
 
 
 def _run(clause: Clause, probe: Probe) -> Finding:
@@ -232,7 +231,7 @@ def _run(clause: Clause, probe: Probe) -> Finding:
         # Its clause foresees a refused transform; here types have met that do not fit.
         if classify(error, transform=not isinstance(error, TypeError)) is Verdict.LACKING:
             return probe.lacking(f"It says {describe(error)}", _UNFORESEEN)
-        return probe.crashes(describe(error), _UNFORESEEN)
+        return probe.raised(error, describe(error), _UNFORESEEN)
 
 
 def _gives_float8(probe: Probe) -> bool:

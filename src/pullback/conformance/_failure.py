@@ -40,7 +40,7 @@ class Fault:
     verdict: Verdict  # of the clause that tells it
     hint: str = ""  # how to mend it
     script: tuple[str, ...] = ()  # the lines that show it
-    plain: bool = False  # whether it is plain forward that fails
+    fails: str = ""  # the plain call that raises, "forward" or "backward"
     # whether it may be that an operation has met what does not fit it, which an edit may mend
     misfits: bool = False
 

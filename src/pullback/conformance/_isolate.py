@@ -255,7 +255,7 @@ class CheckRun:
             first.id, Verdict.CRASHES, end or "The process ended without an answer.",
             seed=self.seed, source=self.subject.source, why=first.why,
             hint="Run the repro under a debugger (python -X faulthandler): the code called here "
-            "dies.",
+            "dies.", fails="time" * late,
         ))  # fmt: skip
         for other in others:
             said = f"A plain call does not end well: see {first.id}."

@@ -94,7 +94,7 @@ def _refused(probe: Probe, error: BaseException) -> Probe:
         return _once_only(probe, said)
     hint = "Make a plain call work first, or pass other inputs."
     said = f"Plain forward does not run: {said}"
-    return replace(probe, fault=Fault(said, Verdict.CRASHES, hint, ("print(outs())",), plain=True))
+    return replace(probe, fault=Fault(said, Verdict.CRASHES, hint, ("print(outs())",), "forward"))
 
 
 def _once_only(probe: Probe, said: str) -> Probe:
@@ -255,14 +255,14 @@ def _not_backward(probe: Probe, error: BaseException) -> Fault:
     said, op = f"Plain backward does not run: {describe(error)}", probe.subject.operator
     if isinstance(error, NotImplementedError):
         hint = "Write backward, or declare the outputs non-differentiable."
-        return Fault(said, Verdict.LACKING, hint)
+        return Fault(said, Verdict.LACKING, hint, fails="backward")
     if op is not None and registered_rules(op).kind == "none":
         hint = "Register a gradient: torch.library.register_autograd."
-        return Fault(said, Verdict.LACKING, hint)
+        return Fault(said, Verdict.LACKING, hint, fails="backward")
     script = ("print(torch.autograd.grad(outs(), xs, [torch.ones_like(y) for y in outs()], "
               "allow_unused=True))")  # fmt: skip
     hint = "Make loss.backward() work first; then the other clauses can run."
-    return Fault(said, Verdict.CRASHES, hint, (script,), misfits=misfits)
+    return Fault(said, Verdict.CRASHES, hint, (script,), "backward", misfits)
 
 
 def _kin(probe: Probe) -> str:

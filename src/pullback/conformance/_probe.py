@@ -341,7 +341,8 @@ class Probe(Teller):
         """
         written = any(is_written(kind, rule) for kind in self.functions())
         refuses = classify(error, transform=transform, written=written) is Verdict.LACKING
-        return (self.lacking if refuses else self.crashes)(f"{doing}: {describe(error)}", hint)
+        said = f"{doing}: {describe(error)}"
+        return self.lacking(said, hint) if refuses else self.raised(error, said, hint)
 
     def functions(self) -> list[Any]:
         """The Function that is checked, if it is one, and every other in the graph of a run."""

@@ -1,9 +1,10 @@
 """`Teller`: makes the findings of a clause about one subject at one set of inputs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pullback.conformance._arguments import Arguments
+from pullback.conformance._limits import NoEnd
 from pullback.conformance._repro import Given, write_repro
 from pullback.conformance._subject import Subject
 from pullback.conformance._values import compared, show
@@ -42,6 +43,10 @@ class Teller:
     def crashes(self, detail: str, hint: str = "", repro: Sequence[str] = ()) -> Finding:
         """A finding that the function fails with an unclear error."""
         return self._finding(Verdict.CRASHES, detail, hint=hint, repro=self._script(repro))
+
+    def raised(self, error: BaseException, detail: str, hint: str = "") -> Finding:
+        """A finding that the function fails with an unclear error, or with none for too long."""
+        return replace(self.crashes(detail, hint), fails="time" * isinstance(error, NoEnd))
 
     def broken(
         self,

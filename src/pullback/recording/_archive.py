@@ -34,10 +34,9 @@ def read_archive(path: Path) -> Any:
     except Exception as error:  # a file of any other form fails in some way or other
         what, mend, said = f"{path} cannot be read.", MAKE, describe_fault(error)
         if isinstance(error, pickle.UnpicklingError):
+            what = f"{path} is damaged or holds more than plain data, and was not opened."
             mend = "Open only recordings made by pullback record; it never writes such data."
             said = str(error).strip().splitlines()[0][:160]
-            if "WeightsUnpickler" in str(error) or "weights_only" in str(error).lower():
-                what = f"{path} holds more than plain data and was not opened."
         raise RecordingError(what, given=said, mend=mend) from error
 
 

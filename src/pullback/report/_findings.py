@@ -98,6 +98,8 @@ class Finding:
         entries: a table of the entries expected and got, shown on request.
         cause: the clause whose finding has the same cause, where there is one; it counts as before,
             and is told of in one line.
+        fails: what ends in no answer, where that is found: plain ``"forward"`` or ``"backward"``
+            raises, or ``"time"`` is up.
 
     Every text is made printable: it may come from the checked code.
 
@@ -120,6 +122,7 @@ class Finding:
     accepted: str = ""
     entries: str = ""
     cause: str = ""
+    fails: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "verdict", Verdict(self.verdict))  # a text where it was data

@@ -170,7 +170,7 @@ def _disturbed(calls: _Calls) -> Iterator[Finding | None]:
             got = calls.end(*call)
         except Exception as error:  # what the other call has left is of another size
             said = f"Backward fails while {what} is under way: calls share state. It says "
-            yield probe.crashes(said + describe(error), _HINT)
+            yield probe.raised(error, said + describe(error), _HINT)
             return
         yield calls.unlike(0, got, what, others, change)
 
