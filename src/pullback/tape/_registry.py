@@ -57,8 +57,10 @@ class Space:
 
     def accumulate(self, before: Any, gradient: Any) -> Any:
         """The ``.grad`` of a Variable after one more gradient, which nobody else can change."""
-        if before is not None:
-            return self.total([before, gradient])
+        return self.own(gradient) if before is None else self.total([before, gradient])
+
+    def own(self, gradient: Any) -> Any:
+        """The same gradient, which nobody else can change."""
         twin = OPERATIONS["own"](gradient)
         twin._data = self.copied(twin._data)
         return twin

@@ -260,6 +260,9 @@ class Text(Space):
             )
         return gradient if isinstance(gradient, Variable) else Feedback(notes)
 
+    def own(self, gradient: Any) -> Any:
+        return gradient  # what it holds is not changed, but replaced
+
     def accumulate(self, before: Any, gradient: Any) -> Any:
         return list(distinct([*(before or ()), *(notes_of(gradient) or ())]))
 
