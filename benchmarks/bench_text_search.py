@@ -7,7 +7,7 @@ samples that a list gets wrong; the "writer" puts one rule before the list that 
 of them right. So this shows the mechanics of engines and optimisers: whether feedback arrives, how
 a budget is spent, whether a text ends below its start. It shows nothing about models. All have the
 same writer and the same budget, in evaluations of a sample; random search draws its rules.
-textgrad has no validation of its own, so its row is the text it ends with. The accuracy is on
+textgrad has no validation of its own: what scores better is kept, as in its examples. The accuracy is on
 samples that no search has seen.
 """
 

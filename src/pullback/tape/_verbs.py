@@ -117,7 +117,7 @@ def grad(
     the_pass.run()
     results = [the_pass.captured.get(edge) for edge in edges]
     for number, (node, output_nr) in enumerate(edges):
-        space = node.outputs[output_nr].space
+        space: Any = node.outputs[output_nr].space
         if results[number] is not None:
             with running(ON if create_graph else OFF):
                 results[number] = space.own(results[number])
