@@ -26,6 +26,7 @@ class Space:
         name: what messages call it.
         textual: whether a gradient holds notes, which are to say where they come from.
         differentiable: whether a gradient can flow to such a value.
+        settled: the type of data that a gradient holds as it is: it need not be conformed.
         plain: whether the data is small and immutable, so that graphs may keep it for display.
 
     Example:
@@ -34,6 +35,7 @@ class Space:
     """
 
     name = "value"
+    settled: type | None = None
     textual = False
     differentiable = True
     plain = False
