@@ -6,9 +6,9 @@ No model is asked. The "model" follows a list of rules, ``proline > 755 -> 0``; 
 samples that a list gets wrong; the "writer" puts one rule before the list that would have got some
 of them right. So this shows the mechanics of engines and optimisers: whether feedback arrives, how
 a budget is spent, whether a text ends below its start. It shows nothing about models. All have the
-same writer and the same budget, in evaluations of a sample; random search draws its rules.
-textgrad has no validation of its own, so its row is the text it ends with. The accuracy is on
-samples that no search has seen.
+same writer, told of as many samples, and the same budget, in evaluations of a sample. Random search
+has no feedback but that, and textgrad no validation of its own: what scores better is kept of both.
+The accuracy is on samples that no search has seen.
 """
 
 import csv

@@ -3,7 +3,7 @@
 Both steps, the critic and the writer are a script here: fixed rules that follow what the prompts
 say, so what this shows is the mechanics (feedback, blame, proposals that are measured), never the
 quality of a model. Run it against any server that speaks OpenAI's chat completions instead, such
-as a local Ollama:
+as a local Ollama (``pip install 'pullback[openai]'``):
 
     OPENAI_BASE_URL=http://localhost:11434/v1 python examples/support_triage.py
 

@@ -14,6 +14,7 @@ import pullback.compat.afnio.cognitive as cog
 import pullback.compat.afnio.cognitive.functional as F
 from pullback import tape
 from pullback.compat.afnio._client import _backward
+from pullback.compat.afnio.autodiff.decorators import evaluator
 from pullback.compat.afnio.autodiff.function import Function
 from pullback.compat.afnio.tellurio.run_context import get_active_run_uuid
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError, UnsupportedError
@@ -24,8 +25,8 @@ PATHS = {
     "autodiff": ["backward", "no_grad", "is_grad_enabled", "set_grad_enabled"],
     "autodiff.function": ["Function"],
     "autodiff.graph": ["Node", "GradientEdge"],
-    "autodiff.decorators": ["no_grad"],
-    "cognitive": ["Module", "Parameter", "ChatCompletion", "Add", "Sum", "Split"],
+    "autodiff.decorators": ["evaluator", "no_grad"],
+    "cognitive": ["Module", "Parameter", "ChatCompletion", "Add", "Sum", "Split", "add", "sum"],
     "cognitive.functional": ["add", "sum", "split", "chat_completion", "lm_judge_evaluator"],
     "cognitive.modules.module": ["Module"],
     "cognitive.modules.add": ["Add"],
@@ -41,7 +42,8 @@ PATHS = {
     "optim": ["TGD"],
     "optim.tgd": ["TGD"],
     "serialization": ["load", "save"],
-    "tellurio.run_context": ["get_active_run_uuid", "set_active_run_uuid"],
+    "tellurio.run": ["Run", "init"],
+    "tellurio.run_context": ["get_active_run", "set_active_run", "get_active_run_uuid"],
     "utils.data.dataloader": ["DataLoader"],
     "utils.data.dataset": ["Dataset"],
     "utils.data.sampler": ["Sampler", "WeightedRandomSampler"],
@@ -175,6 +177,29 @@ def test_what_only_the_service_has_names_the_local_way():
     for name in (hf.tellurio.login, hf.tellurio.init, hf.tellurio.log, get_active_run_uuid):
         with pytest.raises(UnsupportedError, match=r"lm\.Run"):
             name("me", "project")
+
+
+def test_the_explanation_of_an_evaluator_of_ones_own_runs_back_with_no_gradient():
+    @evaluator
+    class Short(Function):
+        @staticmethod
+        def forward(ctx, prediction, limit):
+            ctx.save_for_backward(prediction)
+            score = float(len(prediction.data) <= limit)
+            return hf.Variable(score, role="score"), hf.Variable("too long", role="explanation")
+
+        @staticmethod
+        def backward(ctx, score_grad_output, explanation_grad_output):
+            return hf.Variable("be shorter", role="feedback"), None
+
+    x = variable("abcdef")
+    score, explanation = Short.apply(x, 3)
+    assert (score.data, explanation.data) == (0.0, "too long")
+    explanation.backward()
+    assert [note.data for note in x.grad] == ["be shorter"]
+    for wrong in (Short.apply, str, 3):
+        with pytest.raises(TypeError):
+            evaluator(wrong)
 
 
 def test_a_trainer_predicts_and_an_optimizer_clears():

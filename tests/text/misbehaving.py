@@ -7,13 +7,14 @@ used up. Anything else that comes out of pullback is, and fails.
 """
 
 import os
+import re
 import weakref
 from pathlib import Path
 
 import pytest
 
 import pullback
-from pullback.errors import BudgetError, ModelError
+from pullback.errors import BudgetError, ModelError, ProgramError
 from pullback.text.lm import Chunk, Misbehaving, OpenAI, Scripted
 
 OURS = str(Path(pullback.__file__).parent)
@@ -58,6 +59,8 @@ def is_fault(error):
     if isinstance(error.value, ModelError | BudgetError):
         return False
     where = [str(entry.path) for entry in error.traceback]
+    if isinstance(error.value, ProgramError):  # of another process: where it was is told in words
+        where += re.findall(r'File "([^"]+)"', str(error.value))
     own = [path for path in where if path.startswith(OURS) or "/tests/" in path]
     return bool(own) and own[-1].startswith(OURS)
 

@@ -273,7 +273,10 @@ class Application(Node):
             if answer is None or node is None or not (needed is None or needed[index]):
                 result.append(None)
                 continue
-            result.append(space.conform(answer, self._wrong("gradient", f"input {index}")))
+            if type(answer) is Variable and type(answer._data) is space.settled:
+                result.append(answer)
+            else:
+                result.append(space.conform(answer, self._wrong("gradient", "input", index)))
             if space.textual:
                 texts.append(result[-1])
         if texts:
@@ -295,14 +298,14 @@ class Application(Node):
             return answers[:expected]
         found: dict[int, Any] = {}
         for index, (entry, value) in enumerate(zip(self.layout, answers, strict=False)):
-            _layout.match(entry, value, self._wrong("gradient", f"input {index}"), found)
+            _layout.match(entry, value, self._wrong("gradient", "input", index), found)
         return [found.get(number) for number in range(len(self._next))]
 
-    def _wrong(self, what: str, where: str) -> Callable[[str], Exception]:
+    def _wrong(self, what: str, of: str, number: int) -> Callable[[str], Exception]:
         """Makes the error for what a rule returned and is of the wrong kind."""
         rule = "" if what == "gradient" else "The jvp of "
         return lambda detail: DefinitionError(
-            f"{rule}{self.title()} returned a {what} of the wrong kind for {where}: {detail}."
+            f"{rule}{self.title()} returned a {what} of the wrong kind for {of} {number}: {detail}."
         )
 
     def _sign(self, answers: Sequence[Variable], gradients: Sequence[Any]) -> None:
@@ -351,7 +354,7 @@ class Application(Node):
                 "tangent.",
                 expected="a Variable; a zero where nothing changes",
             )
-        return output.space.conform(answer, self._wrong("tangent", f"output {number}"))
+        return output.space.conform(answer, self._wrong("tangent", "output", number))
 
 
 def _among(value: Any, others: Sequence[Any]) -> bool:

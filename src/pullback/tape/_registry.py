@@ -26,6 +26,7 @@ class Space:
         name: what messages call it.
         textual: whether a gradient holds notes, which are to say where they come from.
         differentiable: whether a gradient can flow to such a value.
+        settled: the type of data that a gradient holds as it is: it need not be conformed.
         plain: whether the data is small and immutable, so that graphs may keep it for display.
 
     Example:
@@ -34,6 +35,7 @@ class Space:
     """
 
     name = "value"
+    settled: type | None = None
     textual = False
     differentiable = True
     plain = False
@@ -57,8 +59,10 @@ class Space:
 
     def accumulate(self, before: Any, gradient: Any) -> Any:
         """The ``.grad`` of a Variable after one more gradient, which nobody else can change."""
-        if before is not None:
-            return self.total([before, gradient])
+        return self.own(gradient) if before is None else self.total([before, gradient])
+
+    def own(self, gradient: Any) -> Any:
+        """The same gradient, which nobody else can change."""
         twin = OPERATIONS["own"](gradient)
         twin._data = self.copied(twin._data)
         return twin

@@ -8,6 +8,7 @@ from pullback.internal._arguments import checked, is_whole
 from pullback.internal._text import shown
 from pullback.tape import _layout
 from pullback.tape._engine import Pass
+from pullback.tape._mode import OFF, ON, running
 from pullback.tape._node import GradientEdge, Node, get_gradient_edge
 from pullback.tape._registry import OPERATIONS, space_of
 from pullback.tape._variable import Variable, describe
@@ -116,8 +117,11 @@ def grad(
     the_pass.run()
     results = [the_pass.captured.get(edge) for edge in edges]
     for number, (node, output_nr) in enumerate(edges):
-        space = node.outputs[output_nr].space
-        if results[number] is None and materialize_grads and space is not None:
+        space: Any = node.outputs[output_nr].space
+        if results[number] is not None:
+            with running(ON if create_graph else OFF):
+                results[number] = space.own(results[number])
+        elif materialize_grads and space is not None:
             results[number] = space.zero()
         if results[number] is None and not (allow_unused or materialize_grads):
             raise GraphError(

@@ -256,11 +256,10 @@ class Criticise(Operation):
     ) -> tuple[Variable, ...]:
         critic, chosen, written = spec
         parts = [inputs[number] for number in chosen]
-        messages = fill_prompt(
-            prompt("feedback"), call=written(inputs), answer=str(output),
-            said=listed(_sourced(said), critic.limit), parts=_numbered(parts),
-        )  # fmt: skip
-        read = lambda answer: read_feedback(answer, len(parts))  # noqa: E731
+        data = {"call": written(inputs), "answer": str(output), "parts": _numbered(parts),
+                "said": listed(_sourced(said), critic.limit)}  # fmt: skip
+        messages = fill_prompt(prompt("feedback"), **data)
+        read = lambda answer: read_feedback(answer, len(parts), data.values())  # noqa: E731
         told = await ask(critic.lm, messages, read, critic.retries, critic.options)
         return tuple(
             Variable(text, f"feedback to {part.role or 'an input'}")
@@ -294,10 +293,13 @@ def _numbered(parts: Sequence[Variable]) -> str:
     )
 
 
-def read_feedback(answer: str, count: int) -> list[str]:
-    """What a critic's answer says to each of so many parts, each of which it must speak of once."""
+def read_feedback(answer: str, count: int, data: Iterable[str] = ()) -> list[str]:
+    """What a critic's answer says to each of so many parts, each of which it must speak of once.
+
+    What it quotes of the data it has not said.
+    """
     found: dict[str, str] = {}
-    for match, text in between(answer, '<FEEDBACK id="([^"]*)">', "</FEEDBACK>"):
+    for match, text in between(answer, '<FEEDBACK id="([^"]*)">', "</FEEDBACK>", data):
         number = match[1]
         if number in found:
             raise ReplyError(

@@ -255,15 +255,21 @@ def finite(value: Any, what: str) -> float:
 
 
 async def ask_judge(
-    lm: LM, messages: Any, variables: Sequence[Variable], retries: int, options: Mapping[str, Any]
-) -> tuple[float, str]:
-    """What a model says of texts; where one of them has failed, or the judge does, that it has."""
+    lm: LM, messages: Any, variables: Sequence[Variable], retries: int, options: Mapping[str, Any],
+    *, own: int,
+) -> tuple[float, str]:  # fmt: skip
+    """What a model says of texts; where one of them has failed, or the judge does, that it has.
+
+    The first of them are of whoever asks, the others the data: what it repeats of those is no
+    judgement.
+    """
     failure = failure_in([variable.data for variable in variables])
     if failure is not None:
         return 0.0, f"Nothing was judged: {failure}"
     sent = messages(variables)
+    read = partial(read_verdict, data=list(map(written, variables[own:])))
     with attempted() as failed:
-        return await ask(lm, sent, read_verdict, retries, options)
+        return await ask(lm, sent, read, retries, options)
     return 0.0, failed[0]
 
 
@@ -312,7 +318,7 @@ def judge(
         named = zip(("criterion", "prediction", "target"), map(written, variables), strict=True)
         return fill_prompt(parts, **dict(named))
 
-    verdict = lambda variables: ask_judge(lm, messages, variables, retries, options)  # noqa: E731
+    verdict = lambda each: ask_judge(lm, messages, each, retries, options, own=1)  # noqa: E731
     one = partial(Judge.apply, Evaluator(verdict, success, 1), rule)
     data = prediction.data
     if not isinstance(data, list | tuple):
@@ -333,12 +339,12 @@ def in_one(scores: Any, explanations: Any, reduction: Callable[[Sequence[float]]
     return Evaluation(Total.apply(reduction, *scores), join("\n", plain))
 
 
-def read_verdict(answer: str) -> tuple[float, str]:
+def read_verdict(answer: str, data: Sequence[str] = ()) -> tuple[float, str]:
     """The score and explanation in a judge's answer, whatever is said around them.
 
     Two that differ are refused: one may be what the text says.
     """
-    verdict = parse_object(answer, "its judgement", ("score", "explanation"))
+    verdict = parse_object(answer, "its judgement", ("score", "explanation"), data)
     score, explanation = verdict.get("score"), verdict.get("explanation")
     number = isinstance(score, bool | int | float) and 0 <= score <= 1
     if not number or not isinstance(explanation, str) or not explanation.strip():

@@ -51,13 +51,14 @@ def searching(*parts: str) -> AbstractContextManager[Any]:
     return setting(_search, (*_search.get(here()), *parts) if parts else here())
 
 
-def scoring(*parts: str | int) -> AbstractContextManager[Any]:
+def scoring(texts: str, *sample: int) -> AbstractContextManager[Any]:
     """Let a sample be scored at a place of its own: that of its search, and of no step in it.
 
     A search that goes on from a checkpoint wants the scores of texts at other steps than it was
-    interrupted at; what they were paid for there is theirs.
+    interrupted at, and not of all that it had scored before. What texts were paid for is theirs:
+    of others that ask the same in one of their steps, none has the answer of another.
     """
-    return within((*_search.get(here()), *parts))
+    return within((*_search.get(here()), "texts", texts[:16], *sample))
 
 
 def at_once(work: Sequence[Callable[[], T]], limit: int) -> list[T]:
@@ -265,7 +266,7 @@ class Measure:
         again = [number for number in todo for _ in range(self.repeats)]
         times = [() if self.repeats == 1 else (time,) for time in range(self.repeats)] * len(todo)
         named = [(number, *time) for number, time in zip(again, times, strict=True)]
-        with scoring(), setting(_names, named):
+        with scoring(state), setting(_names, named):
             found = evaluate(self.module, self.metric, [self.samples[n] for n in again])
         for place, number in enumerate(todo):
             self._keep(state, number, found[place * self.repeats : (place + 1) * self.repeats])
@@ -277,7 +278,7 @@ class Measure:
     def _score(self, state: str, number: int) -> None:
         found = []
         for repeat in range(self.repeats):
-            with scoring("measure", number, repeat):
+            with scoring(state, number, repeat):
                 found.append(score_sample(self.metric, self.module, self.samples[number]))
         self._keep(state, number, found)
 

@@ -228,18 +228,26 @@ async def ask(
             asked = [*messages, *said]
 
 
-def between(answer: str, opening: str, closing: str) -> list[tuple[re.Match[str], str]]:
-    """Each match of an opening pattern, with what stands between it and the closing after it."""
+def between(
+    answer: str, opening: str, closing: str, data: Iterable[str]
+) -> list[tuple[re.Match[str], str]]:
+    """Each match of an opening pattern, with what stands between it and the closing after it.
+
+    What stands in the data as well, with both, is a quote.
+    """
     # One pattern for both would look through the rest anew from each opening that is never closed:
     # a minute for an answer that says one tag 16,000 times.
     pieces = answer.split(closing)[:-1]
     found = [(match, piece) for piece in pieces if (match := re.search(opening, piece))]
-    return [(match, piece[match.end() :]) for match, piece in found]
+    return [
+        (match, piece[match.end() :]) for match, piece in found
+        if not any(piece[match.start() :] + closing in given for given in data)
+    ]  # fmt: skip
 
 
-def between_tags(answer: str, tag: str) -> str:
-    """The text between ``<TAG>`` and ``</TAG>``, which must be there once."""
-    found = [text for _, text in between(answer, f"<{tag}>", f"</{tag}>")]
+def between_tags(answer: str, tag: str, data: Iterable[str] = ()) -> str:
+    """The text between ``<TAG>`` and ``</TAG>``, which must be there once, quotes left out."""
+    found = [text for _, text in between(answer, f"<{tag}>", f"</{tag}>", data)]
     if len(found) != 1:
         raise ReplyError(
             f"The answer of the model has no one text between <{tag}> and </{tag}>.",

@@ -14,7 +14,7 @@ from pullback.tape import Variable, at, vmap
 from pullback.text import ChatModule, Module, chat, exact_match
 from pullback.text.distributed import Workers
 from pullback.text.lm import Cached, Journal, Record, Run, Scripted
-from pullback.text.optim import TGD, Validated
+from pullback.text.optim import TGD, GepaProgram, Validated
 from pullback.text.train import DataLoader, Measure, Trainer
 
 
@@ -181,6 +181,41 @@ def test_what_a_sample_asks_elsewhere_is_its_own_whatever_is_scored_with_it(tmp_
                 found.append([measure.scores(each) for each in parts][-1])
     assert found[0] == found[1]
     assert len(lm.sent) == 16
+
+
+class Steps(Module):
+    """Two steps with a text each; when the second changes, the first asks what it has asked."""
+
+    def __init__(self, lm):
+        self.first = ChatModule(lm, "First.", "{x}", role="first")
+        self.second = ChatModule(lm, "Second.", "{x}", role="second")
+
+    def forward(self, x):
+        return self.second(x=self.first(x=x))
+
+
+@pytest.mark.parametrize("way", ["threads", "workers", "search"])
+def test_what_texts_are_scored_by_is_theirs_whatever_was_scored_before_them(tmp_path, way):
+    """A run that went on knew the scores of some, and gave their answers to the next texts."""
+    lm, data, found = Model(), [Variable("the same")] * 3, []
+    with ThreadPoolExecutor(4) as threads:
+        for texts in (["Second.", "Other."], ["Other."]):
+            module = Steps(lm)
+            score = Measure(
+                module,
+                number,
+                data,
+                evaluate=Workers(threads).evaluate if way == "workers" else None,
+            ).scores
+            if way == "search":
+                program = GepaProgram(module, number, data)
+                score = lambda p=program: p.evaluate([0, 1, 2], p.candidate).scores  # noqa: E731
+            with Run(tmp_path / "run.sqlite"):
+                for text in texts:
+                    module.load_state_dict({**module.state_dict(), "second.system": text})
+                    scores = score()
+            found.append((scores, len(lm.sent)))
+    assert found[0] == found[1]
 
 
 def test_samples_that_a_step_scores_elsewhere_are_those_of_the_step(tmp_path):

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
@@ -60,16 +60,21 @@ def past_thoughts(read: Callable[[str], T], answer: str) -> T:
     return read(rest)
 
 
+def _bare(text: str) -> str:
+    """What stands in a Markdown fence, where one is around the whole."""
+    bare = text.strip()
+    if bare.startswith("```") and bare.endswith("```") and "\n" in bare:
+        return bare.split("\n", 1)[1].removesuffix("```").strip()
+    return bare
+
+
 def parse_json(text: str, what: str, kind: type | None = None) -> Any:
     """Read JSON of some kind that a model wrote; a Markdown fence around it is taken off.
 
     One that is nested deeper than any program would go through is refused.
     """
-    bare = text.strip()
-    if bare.startswith("```") and bare.endswith("```") and "\n" in bare:
-        bare = bare.split("\n", 1)[1].removesuffix("```").strip()
     try:
-        value = json.loads(bare, **_STRICT)
+        value = json.loads(_bare(text), **_STRICT)
     except (ValueError, RecursionError) as error:
         raise ReplyError(
             f"The model did not write JSON as {what}.",
@@ -87,20 +92,28 @@ def parse_json(text: str, what: str, kind: type | None = None) -> Any:
     return value
 
 
-def parse_object(text: str, what: str, keys: tuple[str, ...]) -> dict[str, Any]:
-    """Read the one JSON object with these keys that a model wrote, alone or among other words."""
+def parse_object(
+    text: str, what: str, keys: tuple[str, ...], data: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Read the one JSON object with these keys that a model wrote, alone or among other words.
+
+    One that stands in the data as well is a quote: who only repeats it has said nothing.
+    """
     try:
-        return parse_json(text, what, kind=dict)
+        found = [(parse_json(text, what, kind=dict), _bare(text))]
     except ReplyError:
-        found = [each for each in _objects(text[:SEARCHED]) if all(key in each for key in keys)]
+        objects = _objects(text[:SEARCHED])
+        found = [(each, said) for each, said in objects if all(key in each for key in keys)]
         if not found:
             raise
-        if any(each != found[0] for each in found):
-            raise ReplyError(
-                f"The model wrote more than one JSON object as {what}.",
-                given=repr(shortened(text, 200)), expected="one",
-            ) from None  # fmt: skip
-        return found[0]
+    own = [each for each, said in found if not any(said in given for given in data)]
+    if not own:
+        raise ReplyError(f"The model only repeats, as {what}, what stands in the data.",
+                         given=repr(shortened(text, 200)))  # fmt: skip
+    if any(each != own[0] for each in own):
+        raise ReplyError(f"The model wrote more than one JSON object as {what}.",
+                         given=repr(shortened(text, 200)), expected="one")  # fmt: skip
+    return own[0]
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -130,8 +143,8 @@ _STRICT: Any = {
 }  # fmt: skip
 
 
-def _objects(text: str) -> Iterator[dict[str, Any]]:
-    """The JSON objects in a text, those inside of others left out."""
+def _objects(text: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """The JSON objects in a text, as they stand there, those inside of others left out."""
     decoder = json.JSONDecoder(**_STRICT)
     place = text.find("{")
     while place >= 0:
@@ -140,7 +153,7 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
         except (ValueError, RecursionError):
             end = place + 1
         else:
-            yield value
+            yield value, text[place:end]
         place = text.find("{", end)
 
 

@@ -17,6 +17,7 @@ from pullback.text._failure import SHARE, Failures, tolerate, tolerating
 from pullback.text._measure import Scored, Trace, at_once, scoring, text_parameters, traced
 from pullback.text._module import Module
 from pullback.text.lm import Plan
+from pullback.text.lm._json import digest_of
 from pullback.text.lm._run import account_of, check_plan, remark
 from pullback.text.optim._comparison import RISK, Comparison, check_items, compare, level_of
 from pullback.text.optim._tgd import TGD
@@ -150,9 +151,10 @@ class GepaProgram:
 
     def _traces(self, own: tuple[str, ...], batch: Sequence[int]) -> list[Trace]:
         todo = [number for number in dict.fromkeys(batch) if (own, number) not in self._known]
+        texts = digest_of(own)
 
         def evaluate(number: int) -> Trace:
-            with scoring("search", number):
+            with scoring(texts, number):
                 return traced(partial(self.metric, self.module, self.samples[number]))
 
         try:

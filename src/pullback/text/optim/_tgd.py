@@ -226,17 +226,17 @@ class TGD(Optimizer):
         constraints = list(group["constraints"])
         kept = self._kept(parameter)
         constraints += [kept] if kept is not None else []
-        messages = fill_prompt(
-            self.messages or prompt("improve"),
-            role=parameter.role or "a text",
-            value=parameter.data,
-            feedback=listed([note.data for note in parameter.grad], self.limit),
-            constraints=listed([each.text for each in constraints], self.limit),
-            earlier=self._earlier(number, group["momentum"]),
-        )
+        data = {
+            "role": parameter.role or "a text",
+            "value": parameter.data,
+            "feedback": listed([note.data for note in parameter.grad], self.limit),
+            "constraints": listed([each.text for each in constraints], self.limit),
+            "earlier": self._earlier(number, group["momentum"]),
+        }
+        messages = fill_prompt(self.messages or prompt("improve"), **data)
 
         def read(answer: str) -> str:
-            value = between_tags(answer, "IMPROVED")
+            value = between_tags(answer, "IMPROVED", data.values())
             if not value.strip():
                 raise ReplyError("The new text is empty.", expected="a text")
             for constraint in constraints:

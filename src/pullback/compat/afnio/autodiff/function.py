@@ -1,9 +1,9 @@
 """`Function`: the contract, with afnio's Variables."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pullback import tape
-from pullback.compat.afnio._variable import adopt
+from pullback.compat.afnio._variable import adopt, adopt_pair
 
 __all__ = ["Function"]
 
@@ -27,12 +27,18 @@ class Function(tape.Function):
         Variable('cba', role='word')
     """
 
+    _is_evaluator: ClassVar[bool] = False
+
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
         """Apply the Function."""
-        return adopt(super().apply(*args, **kwargs))
+        return cls._adopted(super().apply(*args, **kwargs))
 
     @classmethod
     async def aapply(cls, *args: Any, **kwargs: Any) -> Any:
         """Apply the Function and await it."""
-        return adopt(await super().aapply(*args, **kwargs))
+        return cls._adopted(await super().aapply(*args, **kwargs))
+
+    @classmethod
+    def _adopted(cls, made: Any) -> Any:
+        return adopt_pair(*made) if cls._is_evaluator else adopt(made)

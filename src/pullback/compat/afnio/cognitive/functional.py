@@ -163,10 +163,11 @@ def lm_judge_evaluator(
 
     def ask(**values: tape.Variable) -> Any:
         conversation, variables = read_conversation(messages, values, lax=True)
-        place = len(conversation.templates) + list(values).index("prediction")
+        own, sent = len(conversation.templates), conversation.messages
+        place = own + list(values).index("prediction")
         others = tuple(n for n in range(len(variables)) if n != place)
         told = () if data_of(eval_mode) else others
-        verdict = lambda each: ask_judge(lm, conversation.messages, each, 0, options)  # noqa: E731
+        verdict = lambda each: ask_judge(lm, sent, each, 0, options, own=own)  # noqa: E731
         return Judge.apply(Evaluator(verdict, _passes(success_fn), place, told), *variables)
 
     score, explanation = _over_batch(ask, {**given, **(inputs or {})}, "judgement")

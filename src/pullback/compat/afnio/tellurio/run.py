@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 
 from pullback.errors import UnsupportedError
 
-__all__ = ["init", "log", "login", "suppress_variable_notifications"]
+__all__ = ["Run", "init", "log", "login", "suppress_variable_notifications"]
 
 
 def login(*args: Any, **kwargs: Any) -> NoReturn:
@@ -20,4 +20,4 @@ def login(*args: Any, **kwargs: Any) -> NoReturn:
     )
 
 
-init = log = login
+Run = init = log = login
