@@ -172,7 +172,7 @@ def test_csv_has_the_names_of_joints(tmp_path) -> None:
         same(read_csv(path), motion)
     write_csv(motion, path, ["shoulder", "elbow"])
     head, *rows = path.read_text().splitlines()
-    assert head.split(",")[:4] == ["time", "position_shoulder", "position_elbow", "velocity_shoulder"]
+    assert head.startswith("time,position_shoulder,position_elbow,velocity_shoulder,")
     path.write_text("\n".join([head.replace("jerk_elbow", "jerk_wrist"), *rows]))
     with pytest.raises(ArgumentError, match="does not hold a motion"):
         read_csv(path)
