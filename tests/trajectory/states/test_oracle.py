@@ -39,3 +39,11 @@ def test_where_a_smaller_gap_is_not_reached_the_motion_of_the_larger_one_is_kept
     _, wrong, most = oracle.compare(seed, widths)
     assert wrong == []
     assert most <= 1e-6
+
+
+def test_from_a_motion_within_limits_a_large_gap_is_reached_first():
+    # At once to the smaller one, pushes became so large beside slacks that the matrix was none.
+    asked, level, _ = oracle.drawn(340395)
+    found = oracle.search(asked, level)
+    assert oracle.bound(asked, level, 1e-7)[1][6] < 0.999
+    assert found.found[6]
