@@ -30,9 +30,9 @@ _ROUNDS, _TOGETHER = 24, 8
 # multiplier: a first one for nearly all motions, one that is small enough to prove that what it is
 # met by is the least motion, and one that tells rows beside one another.
 _GAPS = 1e-9, 1e-10, 1e-12
-# Before these, from a motion that keeps its limits with little room: at once to a small gap, springs
-# become so stiff that rounding leaves no matrix.
-_WIDE = 1e-7
+# From a motion that keeps its limits with little room: at once to a small gap, springs become so
+# stiff that rounding leaves no matrix.
+_CAREFUL = 1e-7, 1e-8, 1e-9, 3e-10, 1e-10, 1e-12
 # What a row may exceed its limit by, as a part of it, and how near to it a row is met: with a
 # multiplier below a part of the largest one, or of the cost, that is a kink.
 _EXCESS = 5e-13
@@ -80,7 +80,7 @@ def search(program: Program, level: np.ndarray) -> Found:
             if not left.size:
                 break
             point = restart(some, own, pick(point.x, kept))
-        gaps = (_WIDE, *_GAPS) if start else _GAPS
+        gaps = _CAREFUL if start else _GAPS
         for part, value in zip(whole, _least(some, own, point, gaps), strict=True):
             part[..., left] = value
         left = left[those(~found[left])]
