@@ -164,6 +164,24 @@ def test_csv_gives_back_every_bit(tmp_path) -> None:
         write_csv(minimum_jerk(POINTS.expand(2, 3, 2), 1.0, samples=21), tmp_path / "x.csv")
 
 
+def test_csv_has_the_names_of_joints(tmp_path) -> None:
+    motion = minimum_jerk(POINTS, TIMES, samples=9)
+    path = tmp_path / "motion.csv"
+    for names in (["shoulder", "elbow"], ["position_0", "0, 1"], ["", "time"]):
+        write_csv(motion, path, names)
+        same(read_csv(path), motion)
+    write_csv(motion, path, ["shoulder", "elbow"])
+    head, *rows = path.read_text().splitlines()
+    assert head.startswith("time,position_shoulder,position_elbow,velocity_shoulder,")
+    path.write_text("\n".join([head.replace("jerk_elbow", "jerk_wrist"), *rows]))
+    with pytest.raises(ArgumentError, match="does not hold a motion"):
+        read_csv(path)
+    for wrong, words in ((["elbow"], "one name for each joint"), (["a", "a"], "have one name")):
+        with pytest.raises(ArgumentError, match=words):
+            write_csv(motion, path, wrong)
+    assert "jerk_wrist" in path.read_text()
+
+
 @pytest.mark.parametrize("start", [None, -3.0, 1.7e9 + 0.123])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("step", [1e-2, 1e-9])

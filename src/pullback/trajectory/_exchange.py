@@ -48,7 +48,7 @@ def reaching(what: str, path: str | PathLike[str]) -> Iterator[None]:
         raise ArgumentError(f"The file cannot be {what}.", given=given) from error
 
 
-def _check_writable(motion: Motion) -> None:
+def _check_writable(motion: Motion, names: Sequence[str]) -> None:
     if motion.position.dim() != 2:
         raise ArgumentError(
             "One trajectory can be written, not a batch of them.",
@@ -59,6 +59,12 @@ def _check_writable(motion: Motion) -> None:
     check_finite(motion)
     if motion.position.is_meta:
         raise ArgumentTypeError("A motion on meta has no numbers to write.")
+    if len(names) != motion.dof:
+        raise ArgumentError(
+            "There must be one name for each joint.",
+            given=f"{names!r} for {motion.dof} joints",
+        )
+    check_names(names)
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -66,6 +72,11 @@ def check_names(names: Sequence[str]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ArgumentError("Two joints have one name.", given=", ".join(map(repr, twice)))
+
+
+def _header(names: Iterable[str]) -> list[str]:
+    """What the columns of a file are called."""
+    return ["time", *(f"{part}_{name}" for part, name in itertools.product(PARTS, names))]
 
 
 def _written_times(motion: Motion) -> list[str]:
@@ -77,7 +88,9 @@ def _written_times(motion: Motion) -> list[str]:
 
 
 @checked
-def write_csv(motion: Motion, path: str | PathLike[str]) -> None:
+def write_csv(
+    motion: Motion, path: str | PathLike[str], joint_names: Sequence[str] | None = None
+) -> None:
     """Write a motion with a row for each sample: time, and four columns for each joint.
 
     Numbers are written so that they are read back as they were.
@@ -85,11 +98,13 @@ def write_csv(motion: Motion, path: str | PathLike[str]) -> None:
     Arguments:
         motion: ``[horizon, dof]``.
         path: the file, overwritten.
+        joint_names: one for each joint, as in ``position_elbow``; numbers from 0 if left out.
 
     Raises:
-        ArgumentError: a batch of motions, numbers that are not finite, or a file that cannot be
-            written: what was there is as it was.
-        ArgumentTypeError: not a motion, or no path.
+        ArgumentError: a batch of motions, numbers that are not finite, another number of names
+            than joints, two joints of one name, or a file that cannot be written: what was there is
+            as it was.
+        ArgumentTypeError: not a motion, no path, or a name that is no text.
 
     Example:
         >>> import tempfile, torch
@@ -101,13 +116,13 @@ def write_csv(motion: Motion, path: str | PathLike[str]) -> None:
         >>> torch.equal(again.position, motion.position)
         True
     """
-    _check_writable(motion)
+    names = [str(joint) for joint in range(motion.dof)] if joint_names is None else joint_names
+    _check_writable(motion, names)
     columns = [getattr(motion, part).detach().cpu().double() for part in PARTS]
     rows = zip(_written_times(motion), torch.cat(columns, dim=-1).tolist(), strict=True)
-    names = [f"{part}_{joint}" for part in PARTS for joint in range(motion.dof)]
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(["time", *names])
+    writer.writerow(_header(names))
     writer.writerows([time, *map(repr, row)] for time, row in rows)
     with reaching("written", path):
         write_whole(Path(path), text.getvalue())
@@ -115,7 +130,7 @@ def write_csv(motion: Motion, path: str | PathLike[str]) -> None:
 
 @checked
 def read_csv(path: str | PathLike[str], dtype: torch.dtype = torch.float64) -> Motion:
-    """Read a motion that `write_csv` has written.
+    """Read a motion that `write_csv` has written, whatever its joints are called.
 
     Arguments:
         path: the file.
@@ -136,8 +151,8 @@ def read_csv(path: str | PathLike[str], dtype: torch.dtype = torch.float64) -> M
             "The file is not text with comma-separated values.", given=str(error)
         ) from error
     dof = (len(head) - 1) // len(PARTS)
-    names = [f"{part}_{joint}" for part in PARTS for joint in range(dof)]
-    if not rows or not dof or head != ["time", *names]:
+    names = [column.removeprefix("position_") for column in head[1 : dof + 1]]
+    if not rows or not dof or head != _header(names):
         raise ArgumentError(
             "The file does not hold a motion.",
             given=f"{len(rows)} rows below " + (", ".join(head[:6]) or "no header"),
@@ -234,13 +249,7 @@ def to_joint_trajectory(
 
     Source: the message definitions of ROS 2, ``common_interfaces``.
     """
-    _check_writable(motion)
-    if len(joint_names) != motion.dof:
-        raise ArgumentError(
-            "There must be one name for each joint.",
-            given=f"{joint_names!r} for {motion.dof} joints",
-        )
-    check_names(joint_names)
+    _check_writable(motion, joint_names)
     # Apart from the start, beside which the steps would lose digits, and widened before they are
     # summed: float32 sums of even steps are uneven.
     since = replace(motion, dt=motion.dt.double(), start_time=None).times.detach().cpu()

@@ -177,8 +177,8 @@ def _refuse(plan: Plan, limits: Limits, known: Tensor) -> None:
         raise ArgumentError(
             f"The {blame} leave so little room that the least motion within it was not found.",
             given=f"{place}, whose limits could be kept at {high:.7g} of their width",
-            expected="limits that are a thousandth wider than they need to be",
-            mend="Allow limits that are wider by 0.001, or fewer samples.",
+            expected="limits that are two hundredths wider than they need to be",
+            mend="Allow limits that are wider by 0.02, or fewer samples.",
         )
     if low <= 1:
         raise ArgumentError(

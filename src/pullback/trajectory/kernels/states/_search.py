@@ -30,6 +30,9 @@ _ROUNDS, _TOGETHER = 24, 8
 # multiplier: a first one for nearly all motions, one that is small enough to prove that what it is
 # met by is the least motion, and one that tells rows beside one another.
 _GAPS = 1e-9, 1e-10, 1e-12
+# From a motion that keeps its limits with little room: at once to a small gap, springs become so
+# stiff that rounding leaves no matrix.
+_CAREFUL = 1e-7, 1e-8, 1e-9, 3e-10, 1e-10, 1e-12
 # What a row may exceed its limit by, as a part of it, and how near to it a row is met: with a
 # multiplier below a part of the largest one, or of the cost, that is a kink.
 _EXCESS = 5e-13
@@ -77,13 +80,14 @@ def search(program: Program, level: np.ndarray) -> Found:
             if not left.size:
                 break
             point = restart(some, own, pick(point.x, kept))
-        for part, value in zip(whole, _least(some, own, point), strict=True):
+        gaps = _CAREFUL if start else _GAPS
+        for part, value in zip(whole, _least(some, own, point, gaps), strict=True):
             part[..., left] = value
         left = left[those(~found[left])]
     return whole
 
 
-def _least(program: Program, level: np.ndarray, point: Point) -> Found:
+def _least(program: Program, level: np.ndarray, point: Point, gaps: tuple[float, ...]) -> Found:
     """What is found from interior points on, with ever smaller gaps: each tells rows more surely.
 
     What the rows do not hold is the interior point of the last gap reached, if it is proven.
@@ -99,7 +103,7 @@ def _least(program: Program, level: np.ndarray, point: Point) -> Found:
         point = point.at(some)
         return bool(some.size)
 
-    for gap in _GAPS:
+    for gap in gaps:
         point, reached = interior(program, level, point, gap)
         if not narrow(reached):
             break
