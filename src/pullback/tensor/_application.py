@@ -50,7 +50,7 @@ class Application:
         if not self.call.looped:
             yield
             return
-        watch, written = watching(), Written()
+        watch, written = watching(), Written(keeps_made=True)
         try:
             unwatched = nullcontext() if watch is None else watch.pause()
             with unwatched, torch.no_grad(), _random.replaying(self.call.generators), written:

@@ -137,7 +137,7 @@ def batched(run: Callable[..., Any], call: Call) -> Callable[..., Any]:
 def _attempt(call: Call) -> Iterator[None]:
     """Go on where rules raise: another way to batch them is left."""
     before, call.tentative = call.tentative, True
-    written = Written()
+    written = Written(keeps_made=False)
     try:
         with written:
             yield

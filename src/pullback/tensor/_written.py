@@ -20,30 +20,39 @@ _RUNNING = {"batch_norm", "instance_norm"}
 
 
 class Written(FunctionMode):
-    """Copies what exists before it is written to."""
+    """Copies what is written to before it is.
 
-    def __init__(self) -> None:
+    Arguments:
+        keeps_made: leave what was made meanwhile as it is: somebody may have kept it.
+    """
+
+    def __init__(self, *, keeps_made: bool) -> None:
         super().__init__()
-        self._made: dict[int, torch.Tensor] = {}  # by their memory, kept so that it stays theirs
+        self._keeps_made = keeps_made
+        self._made: set[int] = set()  # by its memory, which nothing that existed before shares
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
-        name = facts(func).name
+        name, changes, _, custom = facts(func)
+        if changes or custom or kwargs or name in _RUNNING:
+            self._keep(name, func, args, kwargs or {})
+        result = func(*args, **(kwargs or {}))
+        if self._keeps_made:
+            known = set(map(memory_of, tensors_in(*args, kwargs)))
+            self._made.update(set(map(memory_of, tensors_in(result))) - known)
+        return result
+
+    def _keep(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given = tensors_in(*args, *kwargs.values())
-        written = Done(func, args, kwargs, given, None).written(name)
+        written = (
+            given[1:] if name in _RUNNING else Done(func, args, kwargs, given, None).written(name)
+        )
         with disable_torch_function():
-            for tensor in given[1:] if name in _RUNNING else written:
+            for tensor in written:
                 if id(tensor) not in self._before and memory_of(tensor) not in self._made:
                     self._before[id(tensor)] = tensor, tensor.detach().clone()
-        result = func(*args, **kwargs)
-        known = set(map(memory_of, given))
-        for tensor in tensors_in(result):
-            if (memory := memory_of(tensor)) not in known:
-                self._made[memory] = tensor
-        return result
 
     def put_back(self) -> None:
         """Give all that was written the values that it had; what has another shape now keeps it."""
