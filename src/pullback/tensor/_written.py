@@ -8,7 +8,13 @@ from typing import Any
 
 import torch
 
-from pullback.internal.torch import FunctionMode, disable_torch_function
+from pullback.internal.torch import (
+    FunctionMode,
+    disable_torch_function,
+    is_functorch_wrapped_tensor,
+    maybe_get_level,
+    peek_interpreter_stack,
+)
 from pullback.tensor._functions import Done, facts
 from pullback.tensor._levels import memory_of
 from pullback.tensor._operations import tensors_in
@@ -29,6 +35,8 @@ class Written(FunctionMode):
     def __init__(self, *, keeps_made: bool) -> None:
         super().__init__()
         self._keeps_made = keeps_made
+        around = peek_interpreter_stack()
+        self._level = 0 if around is None else around.level()
         self._made: set[int] = set()  # by its memory, which nothing that existed before shares
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
@@ -51,8 +59,13 @@ class Written(FunctionMode):
         )
         with disable_torch_function():
             for tensor in written:
-                if id(tensor) not in self._before and memory_of(tensor) not in self._made:
+                if id(tensor) not in self._before and not self._is_made(tensor):
                     self._before[id(tensor)] = tensor, tensor.detach().clone()
+
+    def _is_made(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor was made meanwhile: one of a transform within, too, which ends."""
+        within = is_functorch_wrapped_tensor(tensor) and maybe_get_level(tensor) > self._level
+        return within or memory_of(tensor) in self._made
 
     def put_back(self) -> None:
         """Give all that was written the values that it had; what has another shape now keeps it."""
