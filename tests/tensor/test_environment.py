@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.tensor.cases import Attributes, Residual, Split
 from tests.tensor.helpers import agree
+from tests.versions import refused_before
 from torch import func
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
@@ -318,6 +319,7 @@ PLACES = PLACES.coalesce()
 
 
 @pytest.mark.parametrize("way", ["Function", "complete"])
+@refused_before("2.10", "a sparse argument below a transform", match="sparse")
 @pytest.mark.parametrize("of_argument", [True, False], ids=["argument", "places"])
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # of torch 2.11
 def test_a_sparse_matrix_outside_of_the_derivative_hinders_none(of_argument, way):

@@ -165,7 +165,7 @@ def nodes(tensor: torch.Tensor) -> list[Any]:
 
 def tangent_of(tensor: torch.Tensor) -> torch.Tensor | None:
     """The tangent at the innermost forward-mode level; torch gives a sparse tensor none."""
-    strided = tensor.layout is torch.strided
+    strided = innermost(tensor).layout is torch.strided  # a wrapper of torch 2.7 says that it is
     return forward_ad.unpack_dual(tensor, level=0).tangent if strided else None
 
 
