@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.tensor.cases import Attributes, Residual, Split
 from tests.tensor.helpers import agree
+from tests.versions import refused_before
 from torch import func
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
@@ -286,3 +287,57 @@ def test_sparse_attributes_are_right_or_refused_by_name(layout, way):
             assert "sparse" in str(refusal).lower(), name  # noqa: PT017 - or right
             continue
         agree(found, expected)
+
+
+def product(of_argument, way):
+    """A sparse product: with a matrix among its arguments, or made of values at its places."""
+
+    class Product(pullback.Function if way == "Function" else torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, matrix, values, dense):
+            ctx.save_for_backward(matrix, values, dense)
+            return torch.sparse.mm(Product.made(matrix, values), dense)
+
+        @staticmethod
+        def made(matrix, values):
+            if of_argument:
+                return matrix
+            return torch.sparse_coo_tensor(PLACES.indices(), values, PLACES.shape)
+
+        @staticmethod
+        def backward(ctx, g):
+            matrix, values, dense = ctx.saved_tensors
+            row, column = PLACES.indices()
+            slopes = None if of_argument else (g @ dense.t())[row, column]
+            return None, slopes, torch.sparse.mm(Product.made(matrix, values).t(), g)
+
+    return pullback.complete(Product) if way == "complete" else Product
+
+
+PLACES = torch.tensor([[0.0, 2.0, 0.0], [1.0, 0.0, -3.0]], dtype=torch.float64).to_sparse()
+PLACES = PLACES.coalesce()
+
+
+@pytest.mark.parametrize("way", ["Function", "complete"])
+@refused_before("2.10", "a sparse argument below a transform", match="sparse")
+@pytest.mark.parametrize("of_argument", [True, False], ids=["argument", "places"])
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # of torch 2.11
+def test_a_sparse_matrix_outside_of_the_derivative_hinders_none(of_argument, way):
+    function = product(of_argument, way)
+    values, dense = PLACES.values().cos(), torch.randn(3, 2, dtype=torch.float64)
+    matrix = PLACES.to_dense()
+    if not of_argument:
+        matrix = torch.zeros_like(matrix).index_put(tuple(PLACES.indices()), values)
+
+    def ours(dense):
+        return function.apply(PLACES, values, dense).pow(2).sum()
+
+    def formula(dense):
+        return (matrix @ dense).pow(2).sum()
+
+    agree(torch.func.jvp(ours, (dense,), (dense,)), torch.func.jvp(formula, (dense,), (dense,)))
+    leaves = values.clone().requires_grad_(), dense.clone().requires_grad_()
+    gradients = torch.autograd.grad(ours(leaves[1]), leaves[1], create_graph=True)
+    agree(gradients, [2 * matrix.t() @ matrix @ leaves[1]])
+    agree(torch.autograd.grad(gradients[0].sum(), leaves[1]), torch.autograd.grad(
+        (2 * matrix.t() @ matrix @ leaves[1]).sum(), leaves[1]))  # fmt: skip

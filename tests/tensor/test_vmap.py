@@ -104,6 +104,48 @@ def test_item_by_item_refuses_what_it_cannot():
         func.vmap(func.grad(lambda x: func.grad(lambda y: Opaque.apply(y).sum())(x).sum()))(xs)
 
 
+def counting():
+    """A kernel whose forward counts, keeps running means and fills a tensor for backward."""
+    steps, mean, scratch = torch.zeros(()), torch.zeros(4), torch.zeros(4, dtype=torch.float64)
+    running = torch.zeros(4, dtype=torch.float64), torch.ones(4, dtype=torch.float64)
+
+    class Counting(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            steps.add_(1)
+            y = torch.from_numpy(np.sin(x.detach().numpy()))
+            mean.mul_(0.9)
+            mean[:] += 0.1 * y
+            torch.nn.functional.batch_norm(torch.stack([y, x]), *running, training=True)
+            scratch.copy_(x.cos())
+            return y
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return cotangent * scratch
+
+    return pullback.complete(Counting), (steps, mean, scratch, *running)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda f, xs: func.vmap(f)(xs),
+        lambda f, xs: func.vmap(func.grad(lambda x: f(x).sum()))(xs),
+        lambda f, xs: func.vmap(lambda x: func.jvp(f, (x,), (x,))[1])(xs),
+    ],
+    ids=["vmap", "grad", "jvp"],
+)
+def test_tensors_outside_are_written_as_in_a_loop_over_the_items(ask):
+    xs = torch.randn(3, 4, dtype=torch.float64)
+    function, kept = counting()
+    agree(ask(function.apply, xs), ask(torch.sin, xs))
+    looped, wanted = counting()
+    for x in xs:
+        looped.apply(x)
+    agree(kept, wanted)
+
+
 class Weighted(pullback.Function):
     """Forward ignores the weight, backward does not."""
 

@@ -1,7 +1,7 @@
 """`Application`: one application of a Function, with the tensors it has where it is derived."""
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from pullback.tensor._context import Context
 from pullback.tensor._items import refuse_altered
 from pullback.tensor._structure import unflatten
 from pullback.tensor._watch import watching
+from pullback.tensor._written import Written
 
 __all__ = ["Application"]
 
@@ -36,22 +37,29 @@ class Application:
 
     def pull(self, cotangents: Sequence[Any]) -> list[torch.Tensor | None]:
         """Run the author's backward on what forward kept."""
-        self.run_before()
-        return self.call.pull(self.kept, cotangents, self._needs)
+        with self.forward_before():
+            return self.call.pull(self.kept, cotangents, self._needs)
 
-    def run_before(self) -> None:
+    @contextmanager
+    def forward_before(self) -> Iterator[None]:
         """Run forward right before backward, where the items of a batch run one after the other.
 
-        What it writes to memory outside of torch is of this item then. It is not watched: what it
-        computes has no history, and is no constant.
+        What it writes outside of its context is of this item then; of tensors that is put back at
+        the end. It is not watched: what it computes has no history, and is no constant.
         """
-        if self.call.looped:
-            watch = watching()
+        if not self.call.looped:
+            yield
+            return
+        watch, written = watching(), Written(keeps_made=True)
+        try:
             unwatched = nullcontext() if watch is None else watch.pause()
-            with unwatched, torch.no_grad(), _random.replaying(self.call.generators):
+            with unwatched, torch.no_grad(), _random.replaying(self.call.generators), written:
                 copies = [x.clone() for x in self.inputs()]
                 context, _ = self.call.forward(unflatten(self.call.template, copies))
             refuse_altered(self.call, context)
+            yield
+        finally:
+            written.put_back()
 
     def at(self, saved: Sequence[torch.Tensor | None]) -> "Application":
         """The same application, with the saved tensors of another level."""

@@ -33,6 +33,7 @@ from pullback.tensor._fresh import Fresh
 from pullback.tensor._levels import are_batched
 from pullback.tensor._operations import tensors_in
 from pullback.tensor._structure import flatten, unflatten
+from pullback.tensor._written import Written
 
 __all__ = ["batch_by_rule", "batched", "batching", "gradients_by_item", "share_batch"]
 
@@ -136,9 +137,12 @@ def batched(run: Callable[..., Any], call: Call) -> Callable[..., Any]:
 def _attempt(call: Call) -> Iterator[None]:
     """Go on where rules raise: another way to batch them is left."""
     before, call.tentative = call.tentative, True
+    written = Written(keeps_made=False)
     try:
-        yield
+        with written:
+            yield
     except Exception as error:
+        written.put_back()
         if isinstance(error, PullbackError) and not isinstance(error, Raised):
             raise
         if is_raised_by_tracing(error):

@@ -68,10 +68,20 @@ def equals_one_of(tensors: Iterable[torch.Tensor], others: Iterable[torch.Tensor
         return False
     made = [tensor for tensor in map(concrete, others) if tensor is not None]
     return any(
-        one.shape == other.shape and one.dtype is other.dtype and torch.equal(one, other)
+        one.shape == other.shape and one.dtype is other.dtype and _are_equal(one, other)
         for one in plain
         for other in made
     )
+
+
+def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.layout is not other.layout:
+        return False
+    if one.layout is torch.strided:
+        return torch.equal(one, other)
+    one, other = one.to_sparse().coalesce(), other.to_sparse().coalesce()
+    pairs = (one.indices(), other.indices()), (one.values(), other.values())
+    return all(torch.equal(*pair) for pair in pairs)
 
 
 def size_of(tensors: Sequence[Any]) -> torch.Tensor:

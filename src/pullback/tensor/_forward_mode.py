@@ -103,11 +103,13 @@ def push(call: Call, saved: dict[int, Any], tangents: Tangents) -> list[torch.Te
 def _push_once(application: Application, tangents: Tangents) -> list[torch.Tensor | None]:
     """The tangents, where nobody differentiates them: what else is read is a constant."""
     given = [*application.kept.values(), *tangents]
+    name = application.call.definition.name
     try:
-        with named(f"{_PURPOSE} of {application.call.definition.name} cannot be derived", _MEND):
-            application.run_before()
-        valued = all(t is None or concrete(t) is not None for t in given)
-        with contextlib.nullcontext() if valued else Born() as born:
+        with contextlib.ExitStack() as stack:
+            with named(f"{_PURPOSE} of {name} cannot be derived", _MEND):
+                stack.enter_context(application.forward_before())
+            valued = all(t is None or concrete(t) is not None for t in given)
+            born = None if valued else stack.enter_context(Born())
             made = None if born is None else born.storages
             watch = Watch(given, outside=True, made=made, detaches=False)
             return _compute(application, application.context(tangents), tangents, watch)

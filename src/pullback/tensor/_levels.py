@@ -42,6 +42,7 @@ __all__ = [
     "nodes",
     "primal",
     "same_view",
+    "tangent_of",
     "tracking_level",
     "tracking_levels",
     "vjp",
@@ -162,11 +163,16 @@ def nodes(tensor: torch.Tensor) -> list[Any]:
     return [node for node in found if node is not None]
 
 
+def tangent_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The tangent at the innermost forward-mode level; torch gives a sparse tensor none."""
+    strided = innermost(tensor).layout is torch.strided  # a wrapper of torch 2.7 says that it is
+    return forward_ad.unpack_dual(tensor, level=0).tangent if strided else None
+
+
 def primal(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor without the tangent that it has at the innermost forward-mode level."""
     if not is_batchedtensor(tensor):
-        value, tangent = forward_ad.unpack_dual(tensor, level=0)
-        return tensor if tangent is None else value
+        return tensor if tangent_of(tensor) is None else forward_ad.unpack_dual(tensor, level=0)[0]
     level, dim = maybe_get_level(tensor), maybe_get_bdim(tensor)
     inside = get_unwrapped(tensor)
     with _functorch.current_interpreter().lower():
@@ -197,7 +203,7 @@ def are_differentiated_below(tensors: Iterable[torch.Tensor | None]) -> bool:
     if not around or forward_level() < 0:
         return False
     with disable_functorch():
-        return any(forward_ad.unpack_dual(tensor, level=0).tangent is not None for tensor in plain)
+        return any(tangent_of(tensor) is not None for tensor in plain)
 
 
 def is_differentiated(tensor: torch.Tensor) -> bool:

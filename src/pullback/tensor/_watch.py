@@ -23,7 +23,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
 from pullback.errors import UnsupportedError
 from pullback.internal.torch import (
@@ -63,6 +62,7 @@ from pullback.tensor._levels import (
     memory_of,
     nodes,
     same_view,
+    tangent_of,
     tracking_levels,
 )
 from pullback.tensor._linear import Linearity
@@ -860,7 +860,7 @@ def _has_tangent(tensor: torch.Tensor) -> bool | None:
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and not tensor.is_inference()
     if not plain or are_functorch_transforms_active() or not is_differentiable(tensor):
         return None
-    return forward_ad.unpack_dual(tensor, level=0).tangent is not None
+    return tangent_of(tensor) is not None
 
 
 def _is_tangent_lost(given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> bool:
