@@ -93,8 +93,10 @@ class Literals:
             self._data[name] = base64.b85encode(zlib.compress(raw, 9)).decode()
             return f"unpack({name}, {tuple(value.shape)}, {value.dtype})"
         if source:
-            self._recorded, _, rest = source.rpartition("['tensors']")
-            self._recorded += "['tensors']"
+            file, tensors, rest = source.rpartition("['tensors']")
+            if not file:
+                return source
+            self._recorded = file + tensors
             return f"{_RECORDED}{rest}"
         self._exact = False
         return _alike(value)

@@ -26,7 +26,6 @@ from pullback.internal._defaults import PLAIN, read_defaults
 from pullback.internal._sparse import is_sparse
 from pullback.internal._syntax import parse
 from pullback.internal.torch import pytree
-from pullback.recording.codec import EXPRESSION
 from pullback.recording.locator import only_defines
 from pullback.report import Finding, Verdict
 
@@ -41,6 +40,8 @@ _NAMES = dict.fromkeys(("tree_leaves", "tree_map"), pytree.__name__)
 # How an expression gets at what a module holds.
 _IMPORT = "__import__('importlib').import_module('{}')"
 _IMPORTED = re.compile(re.escape(_IMPORT).replace(r"\{\}", r"([\w.]+)") + r"\.(\w+)")
+
+_RECORDED = re.compile(r"\brecorded\[")  # what a script takes from the call as it was recorded
 
 # For a function that refuses `torch.autograd.grad`.
 _ACCUMULATE = """
@@ -78,20 +79,22 @@ def write_repro(
         >>> script.endswith("print(outs())\n")
         True
     """
-    head = _definition(subject)
-    if not body or not head:
-        return ""
-    literals = Literals()
+    literals, slots = Literals(), itertools.count()
     try:
-        slots = itertools.count()
         args, kwargs = (
-            _expression(values, inputs, literals, slots)
-            for values in (inputs.args, dict(inputs.kwargs))
+            _expression(values, path, inputs, literals, slots)
+            for values, path in ((inputs.args, "args"), (dict(inputs.kwargs), "kwargs"))
         )
         given_made = [
             f"{name} = {_given(tensors, literals)}" for name, tensors in (given or {}).items()
         ]
-    except (ValueError, SyntaxError, RuntimeError):  # a tensor of a class of its own tells nothing
+    except (ValueError, RuntimeError):  # a tensor of a class of its own tells nothing
+        return ""
+    head = _definition(subject)
+    if inputs.recorded and not (head and _RECORDED.search(args) is None):
+        get = inputs.recorded.partition("(")[0]
+        head = [f"from pullback.recording import {get}", f"F, recorded = {inputs.recorded}"]
+    if not body or not head:
         return ""
     draws = f"torch.manual_seed({seed_of_draws(seed)})"
     shown = [
@@ -174,6 +177,13 @@ def _folder_of(package: str) -> str:
     return "" if installed else folder
 
 
+def _named(value: Any) -> str:
+    """An expression that finds a function or class; raises ValueError where there is none."""
+    if not callable(value):
+        raise ValueError(f"no name leads to {value!r}")
+    return _found(Subject.of(value))
+
+
 def _found(subject: Subject) -> str:
     """An expression that finds a function or class at the top level of a module or script.
 
@@ -199,8 +209,12 @@ def _name(position: int, path: str) -> str:
     return f"v{position}" if path.endswith(".values()") else path
 
 
-def _tensor(value: torch.Tensor, inputs: Arguments, literals: Literals, position: int) -> str:
+def _tensor(
+    value: torch.Tensor, path: str, inputs: Arguments, literals: Literals, position: int
+) -> str:
     """A tensor among the arguments, with the numbers that it has now."""
+    if position in inputs.owned and inputs.recorded:  # whose owner reads this very one
+        return _taken(inputs, path)
     text = literals.of(inputs.values[position], inputs.source(position))
     text += ".requires_grad_()" * (position in inputs.differentiable)
     if is_sparse(value):
@@ -209,28 +223,69 @@ def _tensor(value: torch.Tensor, inputs: Arguments, literals: Literals, position
     return text
 
 
-def _expression(value: Any, inputs: Arguments, literals: Literals, slots: Iterator[int]) -> str:
-    """Python source for a value; raises ValueError where there is none."""
+def _taken(inputs: Arguments, path: str) -> str:
+    """What a script takes from the call as it was recorded; raises ValueError where it has none."""
+    text = inputs.taken(path)
+    if not text:
+        raise ValueError(f"no source for {path}")
+    return text
+
+
+def _expression(
+    value: Any, path: str, inputs: Arguments, literals: Literals, slots: Iterator[int]
+) -> str:
+    """Python source for a value at a path; raises ValueError where there is none."""
     if isinstance(value, torch.Tensor):
-        return _tensor(value, inputs, literals, next(slots))
-    if isinstance(value, dict):
-        pairs = (f"{k!r}: {_expression(v, inputs, literals, slots)}" for k, v in value.items())
-        return f"{{{', '.join(pairs)}}}"
-    if isinstance(value, list):
-        return "[" + ", ".join(_expression(v, inputs, literals, slots) for v in value) + "]"
-    if isinstance(value, tuple):
-        return "(" + "".join(f"{_expression(v, inputs, literals, slots)}, " for v in value) + ")"
+        return _tensor(value, path, inputs, literals, next(slots))
+    if isinstance(value, (Mapping, list, tuple)):
+        return _container(value, path, inputs, literals, slots)
     if isinstance(value, (torch.dtype, torch.device)):
         return repr(value) if isinstance(value, torch.dtype) else f"torch.{value!r}"
     if isinstance(value, torch.Generator):
         return f"torch.Generator().manual_seed({value.initial_seed()})"
+    for source in (_plain, _named):
+        with contextlib.suppress(ValueError):
+            return source(value)
+    if isinstance(value, torch.nn.Module) and inputs.modules_in is not None:
+        return f"{_IMPORT.format('copy')}.deepcopy({_taken(inputs, path)}).to({inputs.modules_in})"
+    return _taken(inputs, path)
+
+
+def _container(
+    value: Any, path: str, inputs: Arguments, literals: Literals, slots: Iterator[int]
+) -> str:
+    """A dict, list or tuple, or one of a class of its own, of the same class."""
+    pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
+    items = {
+        _plain(key): _expression(item, f"{path}[{key!r}]", inputs, literals, slots)
+        for key, item in pairs
+    }
+    if isinstance(value, Mapping):
+        text = f"{{{', '.join(f'{key}: {item}' for key, item in items.items())}}}"
+    elif isinstance(value, list):
+        text = f"[{', '.join(items.values())}]"
+    else:
+        text = f"({', '.join(items.values())}{',' * (len(items) == 1)})"
+    kind = type(value)
+    if kind in (dict, list, tuple):
+        return text
+    # A script makes classes of its own, in which a Function does not see those that it knows.
+    own = Subject.of(kind).locator.module == "__main__" and inputs.recorded
+    made = f"type({_taken(inputs, path)})" if own else _found(Subject.of(kind))
+    return f"{made}{text}" if hasattr(kind, "_fields") else f"{made}({text})"
+
+
+def _plain(value: Any) -> str:
+    """Python source for a value of plain data.
+
+    Raises:
+        ValueError: it is none.
+    """
     text = repr(value)
     try:
         ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        if not (callable(value) or hasattr(value, EXPRESSION)):
-            raise
-        return getattr(value, EXPRESSION, "") or _found(Subject.of(value))
+    except SyntaxError as error:
+        raise ValueError(f"no source for {text}") from error
     return text
 
 
