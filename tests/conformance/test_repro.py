@@ -240,6 +240,7 @@ GIVEN = [
     (torch.nn.Linear(3, 3).forward, lambda given, x: float(given(torch.ones(3)).sum())),
     (Mode.TWICE, lambda given, x: given.value),
     ({Mode.TWICE}, lambda given, x: len(given)),
+    ({Mode.TWICE: 2.0}, lambda given, x: given[Mode.TWICE]),
     (Pair(torch.tensor([1.0, 2.0, 3.0]), 2), lambda given, x: given.factor**given.power),
     ({"a": [Pair(torch.ones(3), 3)]}, lambda given, x: given["a"][0].power),
     (np.array([1.0, 2.0, 3.0]), lambda given, x: torch.from_numpy(given)),

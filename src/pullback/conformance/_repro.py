@@ -3,16 +3,14 @@
 import ast
 import contextlib
 import io
-import itertools
 import math
 import os
 import re
 import sys
 import sysconfig
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace as with_fields
-from typing import Any
 
 import torch
 
@@ -20,13 +18,11 @@ from pullback.conformance._arguments import Arguments
 from pullback.conformance._guard import guarded, seed_of_draws
 from pullback.conformance._limits import limited
 from pullback.conformance._literal import Literals
+from pullback.conformance._source import IMPORT, Source, found, name_of
 from pullback.conformance._subject import Subject, typed_source
-from pullback.conformance._tree import sparse_source
 from pullback.internal._defaults import PLAIN, read_defaults
-from pullback.internal._sparse import is_sparse
 from pullback.internal._syntax import parse
 from pullback.internal.torch import pytree
-from pullback.recording.locator import only_defines
 from pullback.report import Finding, Verdict
 
 __all__ = ["Given", "verify", "write_repro"]
@@ -37,11 +33,7 @@ _COLUMNS = 100
 _INDENT = "    "
 # What scripts use without an import.
 _NAMES = dict.fromkeys(("tree_leaves", "tree_map"), pytree.__name__)
-# How an expression gets at what a module holds.
-_IMPORT = "__import__('importlib').import_module('{}')"
-_IMPORTED = re.compile(re.escape(_IMPORT).replace(r"\{\}", r"([\w.]+)") + r"\.(\w+)")
-
-_RECORDED = re.compile(r"\brecorded\[")  # what a script takes from the call as it was recorded
+_IMPORTED = re.compile(re.escape(IMPORT).replace(r"\{\}", r"([\w.]+)") + r"\.(\w+)")
 
 # For a function that refuses `torch.autograd.grad`.
 _ACCUMULATE = """
@@ -79,22 +71,22 @@ def write_repro(
         >>> script.endswith("print(outs())\n")
         True
     """
-    literals, slots = Literals(), itertools.count()
+    if not body:
+        return ""
+    literals = Literals()
+    source = Source(inputs, literals)
     try:
-        args, kwargs = (
-            _expression(values, path, inputs, literals, slots)
-            for values, path in ((inputs.args, "args"), (dict(inputs.kwargs), "kwargs"))
-        )
+        args, kwargs = source.of(inputs.args, "args"), source.of(dict(inputs.kwargs), "kwargs")
         given_made = [
             f"{name} = {_given(tensors, literals)}" for name, tensors in (given or {}).items()
         ]
     except (ValueError, RuntimeError):  # a tensor of a class of its own tells nothing
         return ""
     head = _definition(subject)
-    if inputs.recorded and not (head and _RECORDED.search(args) is None):
+    if inputs.recorded and (not head or "recorded[" in args):
         get = inputs.recorded.partition("(")[0]
         head = [f"from pullback.recording import {get}", f"F, recorded = {inputs.recorded}"]
-    if not body or not head:
+    if not head:
         return ""
     draws = f"torch.manual_seed({seed_of_draws(seed)})"
     shown = [
@@ -112,12 +104,12 @@ def write_repro(
         draws,
         f"args = {args}",
         f"kwargs = {kwargs}" if re.search(r"\bkwargs\b", text) else "",
-        f"xs = [{', '.join(map(_name, inputs.differentiable, inputs.names()))}]",
+        f"xs = [{', '.join(map(name_of, inputs.differentiable, inputs.names()))}]",
         _ACCUMULATE if accumulates else "",
         *given_made,
     ]
-    source = "\n".join(["import torch", *head, *literals.head, *made, text])
-    return literals.finish(_laid_out(source))
+    whole = "\n".join(["import torch", *head, *literals.head, *made, text])
+    return literals.finish(_laid_out(whole))
 
 
 def _defaults() -> list[str]:
@@ -153,7 +145,7 @@ def _definition(subject: Subject) -> list[str]:
     """Lines that bind ``F`` to the subject: what finds it, or what was typed at a prompt."""
     locator = subject.locator
     with contextlib.suppress(ValueError):
-        lines = [f"F = {_found(subject)}"]
+        lines = [f"F = {found(subject)}"]
         if locator.module == "__main__":
             folder = os.path.dirname(locator.file)
         else:
@@ -177,118 +169,6 @@ def _folder_of(package: str) -> str:
     return "" if installed else folder
 
 
-def _named(value: Any) -> str:
-    """An expression that finds a function or class; raises ValueError where there is none."""
-    if not callable(value):
-        raise ValueError(f"no name leads to {value!r}")
-    return _found(Subject.of(value))
-
-
-def _found(subject: Subject) -> str:
-    """An expression that finds a function or class at the top level of a module or script.
-
-    Raises:
-        ValueError: there is none.
-    """
-    locator = subject.locator
-    if not subject.importable() or (locator.module == "__main__" and not locator.file):
-        raise ValueError(f"no source for {subject.target!r}")
-    if locator.module != "__main__":
-        torchs = locator.module == "torch"
-        return f"{'torch' if torchs else _IMPORT.format(locator.module)}.{locator.qualname}"
-    first, *rest = locator.qualname.split(".")
-    run = f"{_IMPORT.format('runpy')}.run_path({locator.file!r})[{first!r}]"
-    if not only_defines(locator.file):
-        load = _IMPORT.format("pullback.recording")
-        run = f"{load}.load_script({locator.file!r}, {first!r}).{first}"
-    return ".".join([run, *rest])
-
-
-def _name(position: int, path: str) -> str:
-    """How a differentiated tensor is called: values of a sparse one have a name of their own."""
-    return f"v{position}" if path.endswith(".values()") else path
-
-
-def _tensor(
-    value: torch.Tensor, path: str, inputs: Arguments, literals: Literals, position: int
-) -> str:
-    """A tensor among the arguments, with the numbers that it has now."""
-    if position in inputs.owned and inputs.recorded:  # whose owner reads this very one
-        return _taken(inputs, path)
-    text = literals.of(inputs.values[position], inputs.source(position))
-    text += ".requires_grad_()" * (position in inputs.differentiable)
-    if is_sparse(value):
-        held = f"({_name(position, inputs.paths[position])} := {text})"
-        return sparse_source(value, literals.of, held)
-    return text
-
-
-def _taken(inputs: Arguments, path: str) -> str:
-    """What a script takes from the call as it was recorded; raises ValueError where it has none."""
-    text = inputs.taken(path)
-    if not text:
-        raise ValueError(f"no source for {path}")
-    return text
-
-
-def _expression(
-    value: Any, path: str, inputs: Arguments, literals: Literals, slots: Iterator[int]
-) -> str:
-    """Python source for a value at a path; raises ValueError where there is none."""
-    if isinstance(value, torch.Tensor):
-        return _tensor(value, path, inputs, literals, next(slots))
-    if isinstance(value, (Mapping, list, tuple)):
-        return _container(value, path, inputs, literals, slots)
-    if isinstance(value, (torch.dtype, torch.device)):
-        return repr(value) if isinstance(value, torch.dtype) else f"torch.{value!r}"
-    if isinstance(value, torch.Generator):
-        return f"torch.Generator().manual_seed({value.initial_seed()})"
-    for source in (_plain, _named):
-        with contextlib.suppress(ValueError):
-            return source(value)
-    if isinstance(value, torch.nn.Module) and inputs.modules_in is not None:
-        return f"{_IMPORT.format('copy')}.deepcopy({_taken(inputs, path)}).to({inputs.modules_in})"
-    return _taken(inputs, path)
-
-
-def _container(
-    value: Any, path: str, inputs: Arguments, literals: Literals, slots: Iterator[int]
-) -> str:
-    """A dict, list or tuple, or one of a class of its own, of the same class."""
-    pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
-    items = {
-        _plain(key): _expression(item, f"{path}[{key!r}]", inputs, literals, slots)
-        for key, item in pairs
-    }
-    if isinstance(value, Mapping):
-        text = f"{{{', '.join(f'{key}: {item}' for key, item in items.items())}}}"
-    elif isinstance(value, list):
-        text = f"[{', '.join(items.values())}]"
-    else:
-        text = f"({', '.join(items.values())}{',' * (len(items) == 1)})"
-    kind = type(value)
-    if kind in (dict, list, tuple):
-        return text
-    # A script makes classes of its own, in which a Function does not see those that it knows.
-    own = Subject.of(kind).locator.module == "__main__" and inputs.recorded
-    made = f"type({_taken(inputs, path)})" if own else _found(Subject.of(kind))
-    return f"{made}{text}" if hasattr(kind, "_fields") else f"{made}({text})"
-
-
-def _plain(value: Any) -> str:
-    """Python source for a value of plain data.
-
-    Raises:
-        ValueError: it is none.
-    """
-    text = repr(value)
-    try:
-        ast.literal_eval(text)
-    except SyntaxError as error:
-        raise ValueError(f"no source for {text}") from error
-    return text
-
-
 def _laid_out(source: str) -> str:
     """The same program: imports first, one statement a line, room around what is indented.
 
@@ -297,7 +177,7 @@ def _laid_out(source: str) -> str:
     places = {n: place for n, place in _NAMES.items() if re.search(rf"(?<![\w.]){n}\(", source)}
     for module, short in dict.fromkeys(_IMPORTED.findall(source)):
         if not re.search(rf"(?<![\w.]){short}\b", source) and short not in places:
-            source = source.replace(f"{_IMPORT.format(module)}.{short}", short)
+            source = source.replace(f"{IMPORT.format(module)}.{short}", short)
             places[short] = module
     statements = parse(source).body
     imports = [node for node in statements if isinstance(node, (ast.Import, ast.ImportFrom))]

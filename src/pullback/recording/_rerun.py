@@ -10,7 +10,7 @@ import os
 import runpy
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,7 +27,9 @@ __all__ = ["live_calls", "rerun_call"]
 _here: dict[str, Record] = {}  # what this process has applied, where it is the program itself
 
 
-def live_calls(record: Record, numbers: Iterable[int], folder: str) -> list[tuple[Any, Keywords]]:
+def live_calls(
+    record: Record, numbers: Iterable[int], folder: str
+) -> list[tuple[Sequence[Any], Mapping[str, Any]]]:
     """Calls that this process has made, each with how a script has it again.
 
     Arguments:
@@ -37,7 +39,7 @@ def live_calls(record: Record, numbers: Iterable[int], folder: str) -> list[tupl
     """
     name, words = record.locator.name, _program()
     _here[name] = record
-    calls = []
+    calls: list[tuple[Sequence[Any], Mapping[str, Any]]] = []
     for number in numbers:
         call, what = record.calls[number], f"{words!r}, {name!r}, {number}, folder={folder!r}"
         calls.append((call.arguments, Keywords(call.keywords, f"rerun_call({what})" * bool(words))))
