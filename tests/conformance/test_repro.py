@@ -329,6 +329,14 @@ def test_who_writes_into_a_cotangent_is_not_accused_of_more(clause):
     assert check(WritesIntoCotangent, *inputs, clauses=clause)[clause].verdict is Verdict.HOLDS
 
 
+def test_a_tensor_of_one_number_is_written_as_such():
+    assert Literals().of(torch.ones(9, 9)) == "torch.full((9, 9), 1.0, dtype=torch.float32)"
+    signs = torch.zeros(70)
+    signs[3] = -0.0
+    for value in (signs, torch.full((70,), torch.inf), torch.arange(70)):
+        assert Literals().of(value).startswith("unpack(")
+
+
 def test_a_script_says_which_limit_was_passed():
     fits, passes = Literals(), Literals()
     assert all("rand" not in fits.of(torch.arange(float(n))) for n in (4000, 90, 6))
