@@ -288,6 +288,26 @@ def test_a_tensor_that_a_module_has_too_is_that_of_the_module(monkeypatch):
     assert CHANGED not in finding.repro
 
 
+class TakesOut(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, options):
+        ctx.save_for_backward(x)
+        ctx.scale = options.pop("scale")
+        return x * x * ctx.scale
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return 3 * cotangent * ctx.saved_tensors[0] * ctx.scale, None
+
+
+@pytest.mark.usefixtures("no_edits")
+def test_each_call_of_a_script_has_containers_of_its_own():
+    call = (torch.tensor([0.5, 1.0]), {"scale": 2.0})
+    finding = check(TakesOut, *call, clauses="derivative")["derivative"]
+    assert finding.verdict is Verdict.BROKEN
+    assert CHANGED not in finding.repro
+
+
 def test_names_that_are_no_plain_data_cost_the_script_and_not_the_verdict():
     call = (torch.tensor([0.5, 1.0]), read_mode, {Mode.TWICE: 2.0})
     finding = check(Taken, *call, clauses="derivative")["derivative"]

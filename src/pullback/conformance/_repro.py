@@ -97,7 +97,7 @@ def write_repro(
         f"    return [ys[k] for k in {list(outputs)}]",
         *body,
     ]
-    text = _adapted("\n".join(shown), subject, named=bool(inputs.kwargs), accumulates=accumulates)
+    text = _adapted("\n".join(shown), subject, inputs, accumulates=accumulates)
     made = [
         "torch.set_printoptions(precision=7, threshold=5000)",
         *_defaults(),
@@ -121,11 +121,14 @@ def _defaults() -> list[str]:
     ]
 
 
-def _adapted(text: str, subject: Subject, *, named: bool, accumulates: bool) -> str:
+def _adapted(text: str, subject: Subject, inputs: Arguments, *, accumulates: bool) -> str:
     """Our own lines, for how this subject is called; what was typed at a prompt stays as it is."""
     called = "F.apply(" if subject.function is not None else "F("
+    if any(isinstance(value, (dict, list)) for value in inputs.args):
+        # As in the check each call has containers of its own: a forward may take out what it reads.
+        text = text.replace("call(*args", "call(*tree_map(lambda value: value, args)")
     text = re.sub(r"(?<![\w.])call\(", called, text)
-    if not named:
+    if not inputs.kwargs:
         text = text.replace(", **kwargs)", ")").replace("(args, kwargs)", "args")
     text = _NAMED.sub(r"\1tree_map(torch.clone, \2)", text)
     return text.replace("torch.autograd.grad(", "grad(") if accumulates else text
