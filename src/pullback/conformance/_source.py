@@ -47,9 +47,11 @@ class Source:
         if isinstance(value, torch.Tensor):
             return self._tensor(value, path, next(self._slots))
         if isinstance(value, (Mapping, list, tuple)):
-            # Whose tensors are counted is written entry by entry, or not at all.
-            with contextlib.suppress(*[ValueError] * (not tensors(value))):
+            try:
                 return self._container(value, path)
+            except ValueError:
+                if tensors(value):  # they are counted: entry by entry, or not at all
+                    raise
         if isinstance(value, (torch.dtype, torch.device)):
             return repr(value) if isinstance(value, torch.dtype) else f"torch.{value!r}"
         if isinstance(value, torch.Generator):
