@@ -285,6 +285,7 @@ def test_a_tensor_that_a_module_has_too_is_that_of_the_module(monkeypatch):
     keywords = Keywords({}, "rerun_call(['train.py'], 'train.py:run.<locals>.Local')")
     finding = check(Local, *call, clauses="linear,derivative", kwargs=keywords)["derivative"]
     assert "recorded[1], recorded[2])" in finding.repro
+    assert "where the program\n# seeds its draws" in finding.repro  # or objects are others
     assert CHANGED not in finding.repro
 
 

@@ -35,6 +35,11 @@ _INDENT = "    "
 _NAMES = dict.fromkeys(("tree_leaves", "tree_map"), pytree.__name__)
 _IMPORTED = re.compile(re.escape(IMPORT).replace(r"\{\}", r"([\w.]+)") + r"\.(\w+)")
 
+_AGAIN = (
+    "# What it takes from the program, which runs again, is as that makes it: where the program\n"
+    "# seeds its draws, the numbers are those of the finding.\n"
+)
+
 # For a function that refuses `torch.autograd.grad`.
 _ACCUMULATE = """
 def grad(outputs, inputs, cotangents, create_graph=False, **options):
@@ -109,7 +114,8 @@ def write_repro(
         *given_made,
     ]
     whole = "\n".join(["import torch", *head, *literals.head, *made, text])
-    return literals.finish(_laid_out(whole))
+    again = "recorded[" in args and inputs.recorded.startswith("rerun_call(")
+    return _AGAIN * again + literals.finish(_laid_out(whole))
 
 
 def _defaults() -> list[str]:
