@@ -209,6 +209,7 @@ def _status(work: Callable[[], object]) -> int:
 def interpret(words: list[str]) -> None:
     """In a copy: run what ``python words`` runs."""
     first, *rest = words
+    sys.orig_argv = [sys.executable, *words]
     if first == "-c":
         code, *rest = rest
         sys.argv, main = ["-c", *rest], types.ModuleType("__main__")

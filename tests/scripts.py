@@ -5,7 +5,14 @@ import io
 
 import torch
 
-__all__ = ["printed_by"]
+from pullback.conformance._repro import _prints
+
+__all__ = ["printed_by", "prints_numbers"]
+
+
+def prints_numbers(printed: str, finding: dict[str, str]) -> bool:
+    """Whether the numbers of a finding are among those printed."""
+    return all(_prints(printed, finding[name]) for name in ("expected", "got"))
 
 
 def printed_by(script: str) -> str:

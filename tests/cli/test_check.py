@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 from tests.copies import run_python
+from tests.scripts import prints_numbers
 
 from pullback.cli import main
 
@@ -257,14 +258,14 @@ def test_a_program_is_run_recorded_and_checked(module, folder, capfd) -> None:
     mine = by_name["Mine"]
     assert mine["function"] == f"{folder / 'train.py'}:Mine"
     assert Path(".pullback/.gitignore").read_text() == "*\n"
-    # The repro loads the lambda from the recording and the Function from the script.
+    # The repro loads the lambda from the recording, and with it the Function from the script.
     (finding,) = [item for item in mine["findings"] if item["verdict"] == "broken"]
-    assert "load_call" in finding["repro"]
-    assert "run_path(" in finding["repro"]
+    assert "F, recorded = load_call(" in finding["repro"]
     Path("repro.py").write_text(finding["repro"])
     done = run_python("repro.py")
     assert done.returncode == 0, done.stderr
     assert "trained" not in done.stdout
+    assert prints_numbers(done.stdout, finding)
     # The rerun line checks it alone again, out of the kept recording and the script it names.
     rerun = mine["rerun"].split()[1:]
     assert rerun[-4:-2] == ["--script", str(folder / "train.py")]

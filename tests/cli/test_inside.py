@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.copies import run_python
+from tests.scripts import prints_numbers
 from tests.specimens.ranks import ReducesCotangent
 
 from pullback.cli import main
@@ -117,6 +119,20 @@ def test_a_program_checks_what_it_applied_with_its_objects(folder, capfd) -> Non
     assert not Path(".pullback").exists()
 
 
+def assert_comes_again(function, said) -> None:
+    """The script of a finding runs the program again, and prints the numbers of the finding."""
+    findings = [item for item in function["findings"] if item["verdict"] == "broken"]
+    assert findings
+    for finding in findings:
+        assert "F, recorded = rerun_call(" in " ".join(finding["repro"].split())
+        assert not finding["repro"].startswith("#")
+        Path("repro.py").write_text(finding["repro"])
+        done = run_python("repro.py")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count(said) == 1
+        assert prints_numbers(done.stdout, finding)
+
+
 @pytest.mark.usefixtures("copied_programs")
 def test_what_no_recording_can_hold_is_checked_where_it_ran(capfd) -> None:
     words = ["check", "--clauses", "linear,derivative", "--gradient", "exact"]
@@ -128,6 +144,7 @@ def test_what_no_recording_can_hold_is_checked_where_it_ran(capfd) -> None:
     assert set(found) == {"Base", "Deadly", "train.<locals>.Local"}
     assert found["Base"]["ok"]
     assert not found["train.<locals>.Local"]["ok"]
+    assert_comes_again(found["train.<locals>.Local"], "trained --lr")
     base = f"pullback check --inside --only {Path.cwd() / 'train.py'}:Base "
     assert found["Base"]["rerun"].startswith(base)
     (lost,) = data["not_checked"]
@@ -203,7 +220,7 @@ def test_a_tensor_of_a_class_of_its_own_is_kept_inside(tmp_path) -> None:
 def test_a_call_on_ranks_is_checked_on_as_many() -> None:
     record = Record(ReducesCotangent, Locator.of(ReducesCotangent))
     record.calls = [Call((torch.arange(6.0).view(2, 3).requires_grad_(),), {}, [], 24, ranks=2)]
-    task = _task(record)
+    task = _task(record, "")
     assert task.ranks is not None
     _, [ranks] = task.ranks()
     [first], [second] = ranks.inputs(0), ranks.inputs(1)
@@ -213,4 +230,4 @@ def test_a_call_on_ranks_is_checked_on_as_many() -> None:
     [outcome] = run_tasks([task], make_console(), isolate="copy", clauses=None)
     assert outcome.report["distributed"].verdict == "broken"
     record.calls[0].ranks = 1
-    assert _task(record).ranks is None
+    assert _task(record, "").ranks is None

@@ -1,14 +1,19 @@
 """The repro of a finding is a short standalone script that shows the fault."""
 
 import ast
+import collections
+import enum
 import importlib
 import io
 import itertools
 import json
 import re
+import threading
 import tokenize
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from tests.copies import run_python
@@ -27,12 +32,15 @@ from tests.specimens.wrong import (
 from tests.specimens.wrong import (
     compositions as pairs,
 )
+from torch.nn.utils.rnn import pack_sequence
 
+from pullback import recording
 from pullback.conformance import Verdict, _repro, _transforms, check
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._literal import Literals
 from pullback.conformance._subject import Subject
 from pullback.conformance.clauses import compositions
+from pullback.recording.codec import Keywords
 
 WRONG = [
     *clauses.WRONG,
@@ -198,6 +206,119 @@ def test_what_was_typed_at_a_prompt_stays_as_it_is(monkeypatch):
     assert script.endswith("print(F(*args))\n")
 
 
+class Mode(enum.Enum):
+    TWICE = 2.0
+
+
+class Pair(NamedTuple):
+    factor: torch.Tensor
+    power: int
+
+
+class Named(torch.Tensor):
+    pass
+
+
+class Taken(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, read, given):
+        ctx.read, ctx.given = read, given
+        ctx.save_for_backward(x)
+        return x * x * read(given, x)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return 3 * cotangent * ctx.saved_tensors[0] * ctx.read(ctx.given, cotangent), None, None
+
+
+def local(value):
+    return lambda x: value * x
+
+
+GIVEN = [
+    (torch.nn.Linear(3, 3), lambda given, x: given(torch.ones_like(x)).detach()),
+    (torch.nn.Linear(3, 3).forward, lambda given, x: float(given(torch.ones(3)).sum())),
+    (Mode.TWICE, lambda given, x: given.value),
+    ({Mode.TWICE}, lambda given, x: len(given)),
+    ({Mode.TWICE: 2.0}, lambda given, x: given[Mode.TWICE]),
+    (Pair(torch.tensor([1.0, 2.0, 3.0]), 2), lambda given, x: given.factor**given.power),
+    ({"a": [Pair(torch.ones(3), 3)]}, lambda given, x: given["a"][0].power),
+    (np.array([1.0, 2.0, 3.0]), lambda given, x: torch.from_numpy(given)),
+    (np.float32(1.5), lambda given, x: float(given)),
+    (torch.ones(3).as_subclass(Named), lambda given, x: 2.0 * isinstance(given, Named)),
+    (pack_sequence([torch.ones(3)]), lambda given, x: len(given.data)),
+    (collections.OrderedDict(a=2.0), lambda given, x: given["a"] * len(given)),
+    (local(2.0), lambda given, x: given(1.5)),
+    (threading.Lock(), lambda given, x: 1.5),
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("no_edits")
+@pytest.mark.parametrize(("given", "read"), GIVEN, ids=lambda value: type(value).__name__)
+def test_what_has_no_form_as_source_is_taken_from_the_recorded_call(given, read, monkeypatch):
+    call = (torch.tensor([0.5, 1.0, 2.0]).requires_grad_(), read, given)
+    monkeypatch.setattr(recording, "load_call", lambda *where, **how: (Taken, call))
+    keywords = Keywords({}, "load_call('calls.pt', 'there:Taken', 1, trust=True)")
+    finding = check(Taken, *call, clauses="derivative", kwargs=keywords)["derivative"]
+    assert finding.verdict is Verdict.BROKEN
+    assert_reads_well(finding.repro)
+    assert "recorded[1]" in finding.repro
+    assert CHANGED not in finding.repro
+
+
+@pytest.mark.usefixtures("no_edits")
+def test_a_tensor_that_a_module_has_too_is_that_of_the_module(monkeypatch):
+    class Local(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, module, weight):
+            ctx.module = module
+            ctx.save_for_backward(x)
+            return x @ module.weight.t()
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            return 2 * cotangent @ ctx.module.weight, None, cotangent.t() @ ctx.saved_tensors[0]
+
+    module = torch.nn.Linear(2, 2)
+    call = (torch.ones(1, 2, requires_grad=True), module, module.weight)
+    monkeypatch.setattr(recording, "rerun_call", lambda *where, **how: (Local, call))
+    keywords = Keywords({}, "rerun_call(['train.py'], 'train.py:run.<locals>.Local')")
+    finding = check(Local, *call, clauses="linear,derivative", kwargs=keywords)["derivative"]
+    assert "recorded[1], recorded[2])" in finding.repro
+    assert "where the program\n# seeds its draws" in finding.repro  # or objects are others
+    assert CHANGED not in finding.repro
+
+
+class TakesOut(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, options):
+        ctx.save_for_backward(x)
+        ctx.scale = options.pop("scale")
+        return x * x * ctx.scale
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return 3 * cotangent * ctx.saved_tensors[0] * ctx.scale, None
+
+
+@pytest.mark.usefixtures("no_edits")
+def test_each_call_of_a_script_has_containers_of_its_own():
+    call = (torch.tensor([0.5, 1.0]), {"scale": 2.0})
+    finding = check(TakesOut, *call, clauses="derivative")["derivative"]
+    assert finding.verdict is Verdict.BROKEN
+    assert CHANGED not in finding.repro
+
+
+def test_names_that_are_no_plain_data_cost_the_script_and_not_the_verdict():
+    call = (torch.tensor([0.5, 1.0]), read_mode, {Mode.TWICE: 2.0})
+    finding = check(Taken, *call, clauses="derivative")["derivative"]
+    assert (finding.verdict, finding.repro) == (Verdict.BROKEN, "")
+
+
+def read_mode(given, x):
+    return given[Mode.TWICE]
+
+
 class WritesIntoCotangent(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, w):
@@ -227,6 +348,14 @@ def test_each_backward_of_a_script_has_cotangents_of_its_own(clause):
 def test_who_writes_into_a_cotangent_is_not_accused_of_more(clause):
     inputs = (torch.ones(3, dtype=torch.float64).requires_grad_() for _ in range(2))
     assert check(WritesIntoCotangent, *inputs, clauses=clause)[clause].verdict is Verdict.HOLDS
+
+
+def test_a_tensor_of_one_number_is_written_as_such():
+    assert Literals().of(torch.ones(9, 9)) == "torch.full((9, 9), 1.0, dtype=torch.float32)"
+    signs = torch.zeros(70)
+    signs[3] = -0.0
+    for value in (signs, torch.full((70,), torch.inf), torch.arange(70)):
+        assert Literals().of(value).startswith("unpack(")
 
 
 def test_a_script_says_which_limit_was_passed():

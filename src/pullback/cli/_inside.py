@@ -30,7 +30,7 @@ from pullback.errors import ProgramError
 from pullback.internal._files import write_whole
 from pullback.internal._secrets import mask_secrets
 from pullback.internal.torch import pytree
-from pullback.recording import Record, Recording, why_no_call
+from pullback.recording import Record, Recording, live_calls, why_no_call
 from pullback.report import Report, make_console
 
 __all__ = ["answered", "checked_inside", "finish"]
@@ -81,7 +81,8 @@ def finish(records: Iterable[Record], directory: str) -> None:
         name = record.locator.name
         if not record.ignored and only in name and _claim(folder, name):
             sys.stdout.flush()
-            [outcome] = run_tasks([_task(record)], console, isolate=isolate, **request["how"])
+            task = _task(record, request["folder"])
+            [outcome] = run_tasks([task], console, isolate=isolate, **request["how"])
             _answer(folder, name, outcome)
 
 
@@ -94,10 +95,11 @@ def _claim(folder: Path, name: str) -> bool:
     return True
 
 
-def _task(record: Record) -> Task:
+def _task(record: Record, folder: str) -> Task:
     # As of a recording: a call that asks for no gradient says less than one that does.
-    calls = [call for call in record.calls if call.pattern.strip("0")] or record.calls
-    reason = "" if calls else why_no_call(record.reasons)
+    every = range(len(record.calls))
+    chosen = [k for k in every if record.calls[k].pattern.strip("0")] or every
+    reason = "" if chosen else why_no_call(record.reasons)
     if sys.version_info[:2] == (3, 12):
         reason = "Python 3.12 starts no process while it ends, as --inside needs"
     name, function = record.locator.name, record.function
@@ -110,7 +112,7 @@ def _task(record: Record) -> Task:
         reason = "its process group holds no copies of a rank: check it without --inside"
 
     def load() -> Loaded:
-        return function, [(call.arguments, call.keywords) for call in calls]
+        return function, live_calls(record, chosen, folder)
 
     def ranks() -> tuple[Any, list[Ranks]]:
         if dist.is_initialized():  # the program has ended, and this process is to be no rank

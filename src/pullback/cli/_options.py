@@ -229,7 +229,8 @@ class CheckOptions(Found, Recorded):
     @property
     def environment(self) -> dict[str, str]:
         """That of a program, whose processes are told how to check at their end."""
-        return {**os.environ, REQUEST: json.dumps({"only": self.only, "how": self.how})}
+        request = {"only": self.only, "how": self.how, "folder": os.getcwd()}
+        return {**os.environ, REQUEST: json.dumps(request)}
 
     @property
     def rerun(self) -> tuple[str, ...]:

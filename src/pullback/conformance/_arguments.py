@@ -78,6 +78,8 @@ class Arguments:
             came with: they move where they lie, and are put back.
         beside: the positions of values of sparse tensors that need a gradient beside others: torch
             has no second derivative of them.
+        recorded: how a script has the call again, as source; an empty text where it has not.
+        modules_in: the dtype in which copies of its modules are handed out.
 
     Example:
         >>> Arguments.of((torch.ones(2), {"w": torch.ones(3)}, 0.5)).paths
@@ -95,6 +97,8 @@ class Arguments:
     owned: Mapping[int, torch.Tensor] = field(default_factory=dict)
     learnt: Mapping[int, torch.Tensor] = field(default_factory=dict)
     beside: tuple[int, ...] = ()
+    recorded: str = ""
+    modules_in: torch.dtype | None = None
 
     @classmethod
     def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> "Arguments":
@@ -152,6 +156,7 @@ class Arguments:
                 if t.requires_grad and t.is_leaf and is_continuous(t)
             },
             beside=tuple(k for k in asked if k not in chosen),
+            recorded=getattr(kwargs, EXPRESSION, ""),
         )  # fmt: skip
 
     def others(self) -> list[Any]:
@@ -165,11 +170,20 @@ class Arguments:
         Of the numbers that it has now.
         """
         value, given = self.values[position], tensors((self.args, dict(self.kwargs)))[position]
-        text = getattr(given, EXPRESSION, "")
+        taken = self.taken(self.paths[position])
+        text = getattr(given, EXPRESSION, "") or (taken and f"{taken}.detach().clone()")
         if not text or given.shape != value.shape:
             return ""
         same = torch.equal(given.detach().to(value.dtype), value)
         return (text if given.dtype == value.dtype else f"{text}.to({value.dtype})") * same
+
+    def taken(self, path: str) -> str:
+        """The expression by which a script takes an argument from the call as it was recorded.
+
+        An empty text where it has no such call.
+        """
+        there = self.recorded and path.startswith("args") and not path.endswith(".values()")
+        return f"recorded{path.removeprefix('args')}" if there else ""
 
     def nested(self, position: int) -> bool:
         """Whether a tensor lies inside a container or is a keyword argument."""
@@ -256,7 +270,7 @@ class Arguments:
         args, kwargs = pytree.tree_map(
             lambda leaf: made.get(id(leaf), leaf), (self.args, dict(self.kwargs))
         )
-        return with_fields(self, args=args, kwargs=kwargs)
+        return with_fields(self, args=args, kwargs=kwargs, modules_in=dtype)
 
     def with_values(self, values: Sequence[torch.Tensor]) -> "Arguments":
         """The same arguments with other tensors."""

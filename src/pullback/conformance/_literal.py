@@ -83,18 +83,24 @@ class Literals:
         self._entries += value.numel()
         if value.numel() <= _WRITTEN:
             return _written(value)
+        first, raw = value.reshape(-1)[0], value.contiguous().reshape(-1).view(torch.uint8)
+        entries = raw.reshape(value.numel(), -1)
+        if first.isfinite() and bool((entries == entries[0]).all()):  # a zero has a sign
+            return f"torch.full({tuple(value.shape)}, {first.item()!r}, dtype={value.dtype})"
         if how:
             self._drawn.add(how.partition("(")[0])
             return how if value.dtype == torch.float64 else f"{how}.to({value.dtype})"
         if value.numel() <= self._left:
             self._left -= value.numel()
             name = f"DATA_{len(self._data)}"
-            raw = value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-            self._data[name] = base64.b85encode(zlib.compress(raw, 9)).decode()
+            packed = zlib.compress(raw.numpy().tobytes(), 9)
+            self._data[name] = base64.b85encode(packed).decode()
             return f"unpack({name}, {tuple(value.shape)}, {value.dtype})"
         if source:
-            self._recorded, _, rest = source.rpartition("['tensors']")
-            self._recorded += "['tensors']"
+            file, tensors, rest = source.rpartition("['tensors']")
+            if not file:
+                return source
+            self._recorded = file + tensors
             return f"{_RECORDED}{rest}"
         self._exact = False
         return _alike(value)

@@ -3,16 +3,14 @@
 import ast
 import contextlib
 import io
-import itertools
 import math
 import os
 import re
 import sys
 import sysconfig
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace as with_fields
-from typing import Any
 
 import torch
 
@@ -20,14 +18,11 @@ from pullback.conformance._arguments import Arguments
 from pullback.conformance._guard import guarded, seed_of_draws
 from pullback.conformance._limits import limited
 from pullback.conformance._literal import Literals
+from pullback.conformance._source import IMPORT, Source, found, name_of
 from pullback.conformance._subject import Subject, typed_source
-from pullback.conformance._tree import sparse_source
 from pullback.internal._defaults import PLAIN, read_defaults
-from pullback.internal._sparse import is_sparse
 from pullback.internal._syntax import parse
 from pullback.internal.torch import pytree
-from pullback.recording.codec import EXPRESSION
-from pullback.recording.locator import only_defines
 from pullback.report import Finding, Verdict
 
 __all__ = ["Given", "verify", "write_repro"]
@@ -38,9 +33,12 @@ _COLUMNS = 100
 _INDENT = "    "
 # What scripts use without an import.
 _NAMES = dict.fromkeys(("tree_leaves", "tree_map"), pytree.__name__)
-# How an expression gets at what a module holds.
-_IMPORT = "__import__('importlib').import_module('{}')"
-_IMPORTED = re.compile(re.escape(_IMPORT).replace(r"\{\}", r"([\w.]+)") + r"\.(\w+)")
+_IMPORTED = re.compile(re.escape(IMPORT).replace(r"\{\}", r"([\w.]+)") + r"\.(\w+)")
+
+_AGAIN = (
+    "# What it takes from the program, which runs again, is as that makes it: where the program\n"
+    "# seeds its draws, the numbers are those of the finding.\n"
+)
 
 # For a function that refuses `torch.autograd.grad`.
 _ACCUMULATE = """
@@ -78,20 +76,22 @@ def write_repro(
         >>> script.endswith("print(outs())\n")
         True
     """
-    head = _definition(subject)
-    if not body or not head:
+    if not body:
         return ""
     literals = Literals()
+    source = Source(inputs, literals)
     try:
-        slots = itertools.count()
-        args, kwargs = (
-            _expression(values, inputs, literals, slots)
-            for values in (inputs.args, dict(inputs.kwargs))
-        )
+        args, kwargs = source.of(inputs.args, "args"), source.of(dict(inputs.kwargs), "kwargs")
         given_made = [
             f"{name} = {_given(tensors, literals)}" for name, tensors in (given or {}).items()
         ]
-    except (ValueError, SyntaxError, RuntimeError):  # a tensor of a class of its own tells nothing
+    except (ValueError, RuntimeError):  # a tensor of a class of its own tells nothing
+        return ""
+    head = _definition(subject)
+    if inputs.recorded and (not head or "recorded[" in args):
+        get = inputs.recorded.partition("(")[0]
+        head = [f"from pullback.recording import {get}", f"F, recorded = {inputs.recorded}"]
+    if not head:
         return ""
     draws = f"torch.manual_seed({seed_of_draws(seed)})"
     shown = [
@@ -102,19 +102,20 @@ def write_repro(
         f"    return [ys[k] for k in {list(outputs)}]",
         *body,
     ]
-    text = _adapted("\n".join(shown), subject, named=bool(inputs.kwargs), accumulates=accumulates)
+    text = _adapted("\n".join(shown), subject, inputs, accumulates=accumulates)
     made = [
         "torch.set_printoptions(precision=7, threshold=5000)",
         *_defaults(),
         draws,
         f"args = {args}",
         f"kwargs = {kwargs}" if re.search(r"\bkwargs\b", text) else "",
-        f"xs = [{', '.join(map(_name, inputs.differentiable, inputs.names()))}]",
+        f"xs = [{', '.join(map(name_of, inputs.differentiable, inputs.names()))}]",
         _ACCUMULATE if accumulates else "",
         *given_made,
     ]
-    source = "\n".join(["import torch", *head, *literals.head, *made, text])
-    return literals.finish(_laid_out(source))
+    whole = "\n".join(["import torch", *head, *literals.head, *made, text])
+    again = "recorded[" in args and inputs.recorded.startswith("rerun_call(")
+    return _AGAIN * again + literals.finish(_laid_out(whole))
 
 
 def _defaults() -> list[str]:
@@ -126,11 +127,14 @@ def _defaults() -> list[str]:
     ]
 
 
-def _adapted(text: str, subject: Subject, *, named: bool, accumulates: bool) -> str:
+def _adapted(text: str, subject: Subject, inputs: Arguments, *, accumulates: bool) -> str:
     """Our own lines, for how this subject is called; what was typed at a prompt stays as it is."""
     called = "F.apply(" if subject.function is not None else "F("
+    if any(isinstance(value, (dict, list)) for value in inputs.args):
+        # As in the check each call has containers of its own: a forward may take out what it reads.
+        text = text.replace("call(*args", "call(*tree_map(lambda value: value, args)")
     text = re.sub(r"(?<![\w.])call\(", called, text)
-    if not named:
+    if not inputs.kwargs:
         text = text.replace(", **kwargs)", ")").replace("(args, kwargs)", "args")
     text = _NAMED.sub(r"\1tree_map(torch.clone, \2)", text)
     return text.replace("torch.autograd.grad(", "grad(") if accumulates else text
@@ -150,7 +154,7 @@ def _definition(subject: Subject) -> list[str]:
     """Lines that bind ``F`` to the subject: what finds it, or what was typed at a prompt."""
     locator = subject.locator
     with contextlib.suppress(ValueError):
-        lines = [f"F = {_found(subject)}"]
+        lines = [f"F = {found(subject)}"]
         if locator.module == "__main__":
             folder = os.path.dirname(locator.file)
         else:
@@ -174,66 +178,6 @@ def _folder_of(package: str) -> str:
     return "" if installed else folder
 
 
-def _found(subject: Subject) -> str:
-    """An expression that finds a function or class at the top level of a module or script.
-
-    Raises:
-        ValueError: there is none.
-    """
-    locator = subject.locator
-    if not subject.importable() or (locator.module == "__main__" and not locator.file):
-        raise ValueError(f"no source for {subject.target!r}")
-    if locator.module != "__main__":
-        torchs = locator.module == "torch"
-        return f"{'torch' if torchs else _IMPORT.format(locator.module)}.{locator.qualname}"
-    first, *rest = locator.qualname.split(".")
-    run = f"{_IMPORT.format('runpy')}.run_path({locator.file!r})[{first!r}]"
-    if not only_defines(locator.file):
-        load = _IMPORT.format("pullback.recording")
-        run = f"{load}.load_script({locator.file!r}, {first!r}).{first}"
-    return ".".join([run, *rest])
-
-
-def _name(position: int, path: str) -> str:
-    """How a differentiated tensor is called: values of a sparse one have a name of their own."""
-    return f"v{position}" if path.endswith(".values()") else path
-
-
-def _tensor(value: torch.Tensor, inputs: Arguments, literals: Literals, position: int) -> str:
-    """A tensor among the arguments, with the numbers that it has now."""
-    text = literals.of(inputs.values[position], inputs.source(position))
-    text += ".requires_grad_()" * (position in inputs.differentiable)
-    if is_sparse(value):
-        held = f"({_name(position, inputs.paths[position])} := {text})"
-        return sparse_source(value, literals.of, held)
-    return text
-
-
-def _expression(value: Any, inputs: Arguments, literals: Literals, slots: Iterator[int]) -> str:
-    """Python source for a value; raises ValueError where there is none."""
-    if isinstance(value, torch.Tensor):
-        return _tensor(value, inputs, literals, next(slots))
-    if isinstance(value, dict):
-        pairs = (f"{k!r}: {_expression(v, inputs, literals, slots)}" for k, v in value.items())
-        return f"{{{', '.join(pairs)}}}"
-    if isinstance(value, list):
-        return "[" + ", ".join(_expression(v, inputs, literals, slots) for v in value) + "]"
-    if isinstance(value, tuple):
-        return "(" + "".join(f"{_expression(v, inputs, literals, slots)}, " for v in value) + ")"
-    if isinstance(value, (torch.dtype, torch.device)):
-        return repr(value) if isinstance(value, torch.dtype) else f"torch.{value!r}"
-    if isinstance(value, torch.Generator):
-        return f"torch.Generator().manual_seed({value.initial_seed()})"
-    text = repr(value)
-    try:
-        ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        if not (callable(value) or hasattr(value, EXPRESSION)):
-            raise
-        return getattr(value, EXPRESSION, "") or _found(Subject.of(value))
-    return text
-
-
 def _laid_out(source: str) -> str:
     """The same program: imports first, one statement a line, room around what is indented.
 
@@ -242,7 +186,7 @@ def _laid_out(source: str) -> str:
     places = {n: place for n, place in _NAMES.items() if re.search(rf"(?<![\w.]){n}\(", source)}
     for module, short in dict.fromkeys(_IMPORTED.findall(source)):
         if not re.search(rf"(?<![\w.]){short}\b", source) and short not in places:
-            source = source.replace(f"{_IMPORT.format(module)}.{short}", short)
+            source = source.replace(f"{IMPORT.format(module)}.{short}", short)
             places[short] = module
     statements = parse(source).body
     imports = [node for node in statements if isinstance(node, (ast.Import, ast.ImportFrom))]

@@ -37,7 +37,7 @@ from pullback.errors import ArgumentError, UnsupportedError
 from pullback.internal._defaults import set_defaults
 from pullback.internal._processes import die_with
 from pullback.internal.torch import compile_in_one_thread, parts_of_compiler
-from pullback.recording.codec import EXPRESSION, Encoder, Loader, NotPlain, decode_call
+from pullback.recording.codec import EXPRESSION, Encoder, Keywords, Loader, NotPlain, decode_call
 from pullback.recording.locator import Locator, find
 from pullback.report import Finding
 
@@ -227,7 +227,8 @@ def pack(arguments: Arguments, path: Path) -> None:
             expected="tensors, plain data, and what is found by its name",
             mend="Pass isolate=False.",
         ) from reason
-    torch.save({**call, "sources": [arguments.source(k) for k in range(len(values))]}, path)
+    sources = [arguments.source(k) for k in range(len(values))]
+    torch.save({**call, "sources": sources, "recorded": arguments.recorded}, path)
 
 
 def unpack(path: Path) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -236,8 +237,8 @@ def unpack(path: Path) -> tuple[tuple[Any, ...], dict[str, Any]]:
     The chosen tensors require a gradient.
     """
     packed = torch.load(path, weights_only=True)
-    sources = packed.pop("sources")
+    sources, recorded = packed.pop("sources"), packed.pop("recorded")
     args, kwargs = decode_call(**packed, loader=Loader())
     for value, source in zip(tensors((args, kwargs)), sources, strict=True):
         setattr(value, EXPRESSION, source)
-    return args, kwargs
+    return args, Keywords(kwargs, recorded)

@@ -16,6 +16,7 @@ from pullback.recording._recording import (
     calls_on_ranks,
     load_call,
 )
+from pullback.recording._rerun import live_calls, rerun_call
 from pullback.recording.locator import Locator, find, load_script, source_of
 from pullback.recording.training import (
     KINDS,
@@ -44,9 +45,11 @@ __all__ = [
     "copy_call",
     "discover",
     "find",
+    "live_calls",
     "load_call",
     "load_script",
     "record_program",
+    "rerun_call",
     "source_of",
     "watch_training",
     "why_no_call",

@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from pullback.internal._files import write_whole
 from pullback.recording._archive import MAKE, read_archive
 from pullback.recording._recorder import choose
 from pullback.recording._spool import read_counts
-from pullback.recording.codec import EXPRESSION, Loader, StrictLoader, decode_call, describe_fault
+from pullback.recording.codec import Keywords, Loader, StrictLoader, decode_call, describe_fault
 from pullback.recording.locator import Locator
 from pullback.recording.training import Training
 
@@ -142,12 +141,8 @@ class RecordedFunction:
         args, keywords = decode_call(
             call.arguments, call.keywords, call.tensors, self.loader, where
         )
-        for place, value in enumerate([*args, *keywords.values()]):
-            if path and type(value) is FunctionType and "<" in value.__qualname__:
-                what = f"{path!r}, {self.name!r}, {number}{self.loader.options}"
-                module = "__import__('importlib').import_module('pullback.recording')"
-                setattr(value, EXPRESSION, f"{module}.load_call({what})[1][{place}]")
-        return args, keywords
+        what = f"{path!r}, {self.name!r}, {number}{self.loader.options}"
+        return args, Keywords(keywords, f"load_call({what})" * bool(path))
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """The one codec of arguments: live values as plain data, for a file or a process, and back."""
 
-from pullback.recording.codec._decode import decode_call, describe_fault
+from pullback.recording.codec._decode import Keywords, decode_call, describe_fault
 from pullback.recording.codec._encode import EXPRESSION, TENSORS, Encoder, NotPlain, Traced
 from pullback.recording.codec._loader import Loader, StrictLoader
 
@@ -8,6 +8,7 @@ __all__ = [
     "EXPRESSION",
     "TENSORS",
     "Encoder",
+    "Keywords",
     "Loader",
     "NotPlain",
     "StrictLoader",

@@ -11,7 +11,7 @@ import functools
 import operator
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -25,9 +25,22 @@ from pullback.recording.codec._classes import is_plain_class, is_plain_tensor_cl
 from pullback.recording.codec._encode import EXPRESSION, PLAIN
 from pullback.recording.codec._loader import Loader
 
-__all__ = ["decode_call", "describe_fault"]
+__all__ = ["Keywords", "decode_call", "describe_fault"]
 
 _MEND = "Record again with this version of pullback and of the program."
+
+
+class Keywords(dict[str, Any]):
+    """The keyword arguments of a call, on which is noted how a script has the whole call again.
+
+    Example:
+        >>> getattr(Keywords({}, "load_call('calls.pt', 'm:F', 0)"), EXPRESSION)
+        "load_call('calls.pt', 'm:F', 0)"
+    """
+
+    def __init__(self, named: Mapping[str, Any], source: str = "") -> None:
+        super().__init__(named)
+        setattr(self, EXPRESSION, source)
 
 
 def decode_call(
@@ -221,7 +234,7 @@ class _Decoder:
         return functools.partial(function, *args, **keywords)
 
     def _closure(self, module: str, qualname: str, line: int, *bound: Any) -> types.FunctionType:
-        cells, defaults, keywords, variables, *expression = bound
+        cells, defaults, keywords, variables = bound
         loaded = self._loader.module(_text(module), is_code=True)
         code = _find_code(loaded, _text(qualname), *_integers([line]))
         closure = tuple(types.CellType(item) for item in self._many(cells))
@@ -233,8 +246,6 @@ class _Decoder:
         function = types.FunctionType(code, names, code.co_name, self.decode(defaults), closure)
         function.__kwdefaults__ = self.decode(keywords)
         function.__qualname__ = qualname
-        if expression and self._loader.trusts:
-            setattr(function, EXPRESSION, str(expression[0]))
         return function
 
     def _object(self, number: int, module: str, name: str, state: list[Any], held: str = "") -> Any:

@@ -40,7 +40,7 @@ __all__ = [
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
-EXPRESSION = "__pullback_expression__"  # source by which a repro gets at a function without a name
+EXPRESSION = "__pullback_expression__"  # source by which a script gets at a tensor or a call
 _DICTS = (collections.OrderedDict, collections.defaultdict, collections.Counter)
 _VIEWS = tuple(
     type(view) for kind in (dict, collections.OrderedDict)
@@ -245,8 +245,7 @@ class Encoder:
         home = _home(Locator.in_module(module))
         place = (home, code.co_qualname, code.co_firstlineno)
         variables = self._script_globals(value, module)
-        extra = [vars(value)[EXPRESSION]] if EXPRESSION in vars(value) else []
-        return ("closure", *place, cells, defaults, keywords, variables, *extra)
+        return ("closure", *place, cells, defaults, keywords, variables)
 
     def _script_globals(self, value: types.FunctionType, module: str) -> list[tuple[str, Any]]:
         """The variables of a script that a function reads: the script is not run again."""
