@@ -25,7 +25,8 @@ from pullback.conformance._tree import walk
 from pullback.conformance._vectors import inner, scale
 
 __all__ = [
-    "EVERY", "Around", "at_hand", "chosen_places", "lone_place", "slopes_along", "step_of",
+    "EVERY", "Around", "at_hand", "chosen_places", "closeness", "lone_place", "slopes_along",
+    "step_of",
 ]  # fmt: skip
 
 EVERY = 256
@@ -131,6 +132,11 @@ class Around:
         return found if bool(known.all()) else None
 
 
+def closeness(probe: Probe) -> float:
+    """How far apart equal numbers may be, beside the largest."""
+    return 3e-2 if probe.is_coarse else CLOSE
+
+
 def step_of(probe: Probe, point: torch.Tensor, place: int) -> float:
     """How far one entry moves."""
     step = float(scale(point).abs().reshape(-1)[place]) * _relative(probe)
@@ -164,7 +170,7 @@ def at_hand(
             for path, t in left.items()
             if t.is_floating_point() and torch.finfo(t.dtype).eps > least
         },
-        close=3e-2 if probe.is_coarse else CLOSE,
+        close=closeness(probe),
     )
 
 

@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from pullback.conformance._causes import fold
 from pullback.conformance._failure import Fault, classify, describe
 from pullback.conformance._guard import guarded, unpatched
@@ -214,7 +216,9 @@ def _faulty(probe: Probe, fault: Fault, bearing: str) -> Finding:
         return probe.skipped(fault.said)
     if fault.verdict is Verdict.LACKING:
         return probe.lacking(fault.said, fault.hint)
-    edit = edit_of(probe) if fault.misfits else Right()
+    # Of what does not run nobody knows in which precision it would.
+    wide = probe.at(probe.inputs.cast(torch.float64))
+    edit = edit_of(wide) if fault.misfits else Right()
     said, hint = f"{fault.said} {edit.said}".strip(), edit.mend or fault.hint
     return probe.crashes(said, hint, fault.script)
 

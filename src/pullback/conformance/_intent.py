@@ -3,8 +3,11 @@
 The rule, in order:
 
 1. declared (on the class, or by the caller): taken as it is;
-2. backward is not linear in the cotangent: ``nonlinear``, which the clause `linear` then calls
-   broken because it was not declared;
+2. backward is not linear in the cotangent, which the clause `linear` then calls broken because it
+   was not declared: ``nonlinear`` where an output equals an input bit for bit, is passed straight
+   through as below, or has no derivative that could be measured. What forward computes there is
+   no reason to clip, to normalise or to take signs; of any other forward a backward that is not
+   linear is a wrong derivative: ``exact``;
 3. backward agrees with the derivative: ``exact``;
 4. it is the derivative of forward with what that detaches held as it was, a gradient that is
    stopped on purpose: ``surrogate``, and held to that derivative (`_stopped`);
@@ -78,6 +81,8 @@ def _infer(probe: Probe) -> Probe:
     # At the given point and at a second one.
     if linearity_gap(probe) is not None or linearity_gap(probe, 2) is not None:
         reason = "backward is not linear in the cotangent"
+        if _has_own_derivative(probe):
+            return _default(probe, f"the default: {reason}, and forward has a derivative")
         return replace(probe, intent="nonlinear", reason=reason)
     trial = try_derivative(probe, 0)
     if trial.match == "match":
@@ -106,6 +111,12 @@ def _infer(probe: Probe) -> Probe:
         reason = "an output equals an input bit for bit, backward is not the identity"
         return replace(probe, intent="surrogate", reason=reason)
     return _default(probe, "the default: nothing shows that backward differs on purpose")
+
+
+def _has_own_derivative(probe: Probe) -> bool:
+    """Whether forward has a derivative that is measured and is not the identity's or a step's."""
+    told = any(try_derivative(probe, number).is_told for number in (0, 1))
+    return told and not _is_identity(probe) and _stepped(probe) is None
 
 
 def _stops(probe: Probe) -> bool:

@@ -14,7 +14,14 @@ from typing import Any
 import torch
 
 from pullback.conformance._arguments import Arguments, is_uniform
-from pullback.conformance._around import Around, at_hand, chosen_places, lone_place, step_of
+from pullback.conformance._around import (
+    Around,
+    at_hand,
+    chosen_places,
+    closeness,
+    lone_place,
+    step_of,
+)
 from pullback.conformance._changes import Pair, ratio_of
 from pullback.conformance._derivative import Trial, judge
 from pullback.conformance._explain import EXACT, FACTS, RULES, Difference, explain
@@ -272,7 +279,6 @@ def edit_of(probe: Probe, only: int = 0, name: str = "") -> Right:
         name: that of the Function, where a callable around it is looked at.
     """
     try:
-        probe = probe.at(probe.inputs.cast(torch.float64))
         points = probe.point(0)
         base, steps = probe.output_values(points), [moving(point) for point in points]
         until = time.process_time() + _SECONDS
@@ -281,7 +287,8 @@ def edit_of(probe: Probe, only: int = 0, name: str = "") -> Right:
         got = torch.zeros_like(expected)
         with suppress(Exception):
             got = probe.backward(points, [w.clone() for w in at.weights])[only]
-        return _edit(at, only, Difference(expected, got, known).sharp, name)
+        difference = Difference(expected, got, known, close=closeness(probe))
+        return _edit(at, only, difference.sharp, name)
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException:  # the checked code may raise anything

@@ -10,6 +10,7 @@ from pullback.conformance._arguments import is_uniform
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import Trial, judge
 from pullback.conformance._items import data
+from pullback.conformance._linearity import linearity_gap
 from pullback.conformance._own import cotangents_at, hides_slopes, unlike_own
 from pullback.conformance._probe import Probe
 from pullback.conformance._repair import EDIT
@@ -27,8 +28,7 @@ _ELSEWHERE = 1  # inputs whose edit is searched for, where the first has none
 
 
 _ON_PURPOSE = (
-    'If it differs on purpose, declare gradient = "surrogate" on the class or pass '
-    'gradient="surrogate".'
+    'If it differs on purpose, declare gradient = "{0}" on the class or pass gradient="{0}".'
 )
 
 
@@ -37,7 +37,7 @@ _ON_PURPOSE = (
     why="Training follows this gradient. A wrong one raises no error: the loss falls more "
     "slowly, or to a worse place, and nothing points at the cause.",
     breach="as `<J'w, v>` off from finite differences along a random direction, per input.",
-    mend=f"Correct backward for this input. {_ON_PURPOSE}",
+    mend=f"Correct backward for this input. {_ON_PURPOSE.format('surrogate')}",
 )
 def derivative(probe: Probe) -> Finding:
     """Compare <J'w, v> with float64 finite differences of <w, f> along random directions."""
@@ -254,10 +254,11 @@ def _finding(probe: Probe, trial: Trial, only: int | None, where: str) -> Findin
             probe, trial, only, detail=f"{wrong} It is for two rows, not for one.", place=place,
             hint=SINGLE,
         )  # fmt: skip
+    finding = wrong_derivative(probe, trial, only, detail=wrong, place=place)
+    meant = _ON_PURPOSE.format("surrogate" if linearity_gap(probe) is None else "nonlinear")
+    if finding.hint.startswith(EDIT):
+        return replace(finding, hint=f"{finding.hint} {meant}")
     off = abs(trial.value - trial.estimate.value)
     close = " They are close: if backward solves or sums to a tolerance, check a finer one."
-    hint = derivative.mend + close * (off < _CLOSE * abs(trial.estimate.value))
-    finding = wrong_derivative(probe, trial, only, detail=wrong, place=place)
-    if finding.hint.startswith(EDIT):
-        return replace(finding, hint=f"{finding.hint} {_ON_PURPOSE}")
-    return replace(finding, hint=finding.hint or hint)
+    close *= off < _CLOSE * abs(trial.estimate.value)
+    return replace(finding, hint=finding.hint or f"Correct backward for this input. {meant}{close}")
