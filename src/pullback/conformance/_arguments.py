@@ -78,6 +78,7 @@ class Arguments:
             came with: they move where they lie, and are put back.
         beside: the positions of values of sparse tensors that need a gradient beside others: torch
             has no second derivative of them.
+        judged: what was found of derivatives here, which several clauses ask for; none of others.
 
     Example:
         >>> Arguments.of((torch.ones(2), {"w": torch.ones(3)}, 0.5)).paths
@@ -95,6 +96,7 @@ class Arguments:
     owned: Mapping[int, torch.Tensor] = field(default_factory=dict)
     learnt: Mapping[int, torch.Tensor] = field(default_factory=dict)
     beside: tuple[int, ...] = ()
+    judged: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> "Arguments":

@@ -38,6 +38,7 @@ from pullback.conformance._steps import (
     Motion,
     Scan,
     is_flat,
+    is_smooth,
     jumps,
     jumps_along,
     motions,
@@ -178,9 +179,11 @@ def _stepped(probe: Probe) -> tuple[str, Positions, Positions] | None:
 def _passes(probe: Probe, only: int, found: list[Motion], until: float) -> bool:
     """Whether some output steps with an input, and sends a gradient to it."""
     stepped = [o for o, motion in enumerate(found) if motion.is_stepped]
-    if not stepped and found and _steps_by_entry(probe, only, until):
+    jumped = [o for o, motion in enumerate(found) if motion.jumps]
+    doubted = found and not stepped and (jumped or not is_smooth(probe, only))
+    if doubted and _steps_by_entry(probe, only, until):
         # A range that is measured moves every output a little; where it jumps need not be seen.
-        stepped = [o for o, motion in enumerate(found) if motion.jumps] or list(range(len(found)))
+        stepped = jumped or list(range(len(found)))
     return any(_answers(probe, only, output) for output in stepped)
 
 
@@ -287,19 +290,24 @@ def _steps_by_entry(probe: Probe, only: int, until: float) -> bool:
         jumps; not where an entry that nothing jumps with has a wrong derivative.
     """
     numbers = _spread_out(probe.inputs.points()[only].numel(), probe.generator("entries"))
-    tried = []
+    tried, passed, most = list[_Entry](), False, 0
     for number in numbers:
         if tried and time.process_time() > until:
             break
         entry = _entry(probe, only, number)
-        tried += [] if entry is None else [entry]
-    if any(_is_passed(probe, entry) for entry in tried):
+        if entry is None:
+            continue
+        tried.append(entry)
+        if not passed:
+            passed = _is_passed(probe, entry)
+            most += not passed and _jumps_most(probe, entry)
+    if passed:
         return not any(
             try_derivative(probe, 0, step=entry.step).is_wrong
             and not jumps_along(probe, entry.step, _FAR)
             for entry in tried
         )
-    return bool(tried) and 2 * sum(_jumps_most(probe, entry) for entry in tried) >= len(tried)
+    return 2 * most >= len(tried) > 0
 
 
 def _spread_out(count: int, generator: torch.Generator) -> list[int]:
