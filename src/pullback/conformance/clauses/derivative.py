@@ -13,6 +13,7 @@ from pullback.conformance._items import data
 from pullback.conformance._linearity import linearity_gap
 from pullback.conformance._own import cotangents_at, hides_slopes, unlike_own
 from pullback.conformance._probe import Probe
+from pullback.conformance._related import right_together
 from pullback.conformance._repair import EDIT
 from pullback.conformance._screen import is_right
 from pullback.conformance._structure import beside, bound_rows
@@ -48,17 +49,19 @@ def derivative(probe: Probe) -> Finding:
         asked, choices = replace(probe, outputs=probe.moving), [*probe.held]
     elif len(choices) > _SEPARATELY:
         choices = [None]
-    settled = judged = 0
+    settled, judged, bound = 0, 0, ""
     for there, only, trial, where in _trials(probe, asked, choices):
-        if trial.is_wrong and not _hangs_on_its_start(there, trial):
-            return _broken(there, trial, only, where)
+        if trial.is_wrong and not bound and not _hangs_on_its_start(there, trial):
+            bound = right_together(asked)
+            if not bound:
+                return _broken(there, trial, only, where)
         settled, judged = settled + trial.is_told, judged + 1
     if not settled:
         return _of_few_digits(asked) or probe.skipped(
             "Finite differences do not settle at any point tried (kinks or noise)."
         )
     through = "" if probe.intent == "exact" else f" {_said(probe)}"
-    forgotten = [] if probe.inputs.declared else _forgotten(probe)
+    forgotten = [] if probe.inputs.declared or bound else _forgotten(probe)
     if forgotten:
         return probe.lacking(
             f"Backward answers None for {', '.join(forgotten)}, with which forward moves: a "
@@ -67,12 +70,11 @@ def derivative(probe: Probe) -> Finding:
             "Return its gradient. Where it is a constant on purpose, mark the inputs that are "
             "differentiated with requires_grad, which settles it.",
         )
-    bound = _beside(asked, choices)
+    bound = bound or _beside(asked, choices)
     if bound:
         return probe.lacking(
-            f"Backward agrees with finite differences where rows stay as they were given, and not "
-            f"beside: {bound}.{through}",
-            "Nothing, where rows are always so. For others, differentiate forward as it is there.",
+            f"Backward agrees with finite differences as long as {bound}, and not beside.{through}",
+            "Nothing, where it is always so. For others, differentiate forward as it is there.",
         )
     return probe.holds(f"Backward agrees with finite differences for {settled} of {judged} "
                        f"input(s).{through}")  # fmt: skip
@@ -185,7 +187,7 @@ def _beside(probe: Probe, choices: Sequence[int | None]) -> str:
     for k, x in enumerate(probe.inputs.points()):
         what = bound_rows(x)
         if what and {k, None} & {*choices} and judge(free, k).is_wrong:
-            return f"those of {probe.path(k)} are {what}"
+            return f"the rows of {probe.path(k)} are {what}"
     return ""
 
 

@@ -17,9 +17,16 @@ from pullback.conformance._own import own_gradients
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._repro import Given
 from pullback.conformance._screen import RIGHT, Run, Sweep, agrees, already, is_foreign
-from pullback.conformance._special import ALONG, REPRO, at_an_end, at_the_ends, specials
-from pullback.conformance._structure import bound_rows, outside, tangent, ties_matrices
-from pullback.conformance._vectors import are_finite, flatten, products, spread, unflatten
+from pullback.conformance._special import (
+    ALONG,
+    REPRO,
+    at_an_end,
+    at_the_ends,
+    controls,
+    specials,
+)
+from pullback.conformance._structure import bound_rows, tangent, ties_matrices
+from pullback.conformance._vectors import are_finite, flatten, products, unflatten
 from pullback.report import Finding, Verdict
 
 __all__ = ["values"]
@@ -83,23 +90,7 @@ def _at(probe: Probe, name: str, inputs: Arguments, run: Run) -> Finding | str:
     finding = _judge(other, run, name, steps)
     if finding is None or finding.verdict is Verdict.UNTIDY:
         return finding or RIGHT
-    return "" if is_foreign(probe, _controls(probe, inputs)) else finding
-
-
-def _controls(probe: Probe, inputs: Arguments) -> Iterator[Arguments]:
-    """Ordinary numbers where special values lie that leave the range of those given.
-
-    A logarithm is no function of negative numbers, whatever a clamp makes of them.
-    """
-    pairs = zip(inputs.values, probe.inputs.values, strict=True)
-    left = [outside(given, made) for made, given in pairs]
-    if any(left):
-        drawn = probe.generator("outside")
-        values = [
-            spread(value, drawn) * (2 * value.abs().max()) if beyond else value
-            for value, beyond in zip(probe.inputs.values, left, strict=True)
-        ]
-        yield probe.inputs.with_values(values)
+    return "" if is_foreign(probe, controls(probe, inputs)) else finding
 
 
 def _has_limit(probe: Probe, run: Run) -> bool:
