@@ -259,7 +259,8 @@ def _finding(probe: Probe, trial: Trial, only: int | None, where: str) -> Findin
     finding = wrong_derivative(probe, trial, only, detail=wrong, place=place)
     meant = _ON_PURPOSE.format("surrogate" if linearity_gap(probe) is None else "nonlinear")
     if finding.hint.startswith(EDIT):
-        return replace(finding, hint=f"{finding.hint} {meant}")
+        edit = f"{finding.hint} {meant}"
+        return replace(finding, hint=edit)
     off = abs(trial.value - trial.estimate.value)
     close = " They are close: if backward solves or sums to a tolerance, check a finer one."
     close *= off < _CLOSE * abs(trial.estimate.value)
