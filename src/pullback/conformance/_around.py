@@ -25,8 +25,7 @@ from pullback.conformance._tree import walk
 from pullback.conformance._vectors import inner, scale
 
 __all__ = [
-    "EVERY", "Around", "at_hand", "chosen_places", "closeness", "lone_place", "slopes_along",
-    "step_of",
+    "EVERY", "Around", "at_hand", "chosen_places", "lone_place", "slopes_along", "step_of",
 ]  # fmt: skip
 
 EVERY = 256
@@ -58,6 +57,11 @@ def _relative(probe: Probe) -> float:
     return 2.0**-17 if probe.dtype == torch.float64 else 2.0**-6
 
 
+def _close(probe: Probe) -> float:
+    """How far apart equal numbers may be, beside the largest."""
+    return 3e-2 if probe.is_coarse else CLOSE
+
+
 @dataclass(frozen=True)
 class Around:
     """<w, f> around one point."""
@@ -69,6 +73,11 @@ class Around:
     until: float  # when time is over
     # what keeps the structure of each point
     steps: Sequence[Callable[[torch.Tensor], torch.Tensor]]
+
+    @property
+    def close(self) -> float:
+        """How far apart equal numbers may be, beside the largest."""
+        return _close(self.probe)
 
     def pushed(self, only: int, step: torch.Tensor, size: float | None = None) -> Tensors | None:
         """How each output changes with one input along a step; ``None`` where f is refused."""
@@ -132,11 +141,6 @@ class Around:
         return found if bool(known.all()) else None
 
 
-def closeness(probe: Probe) -> float:
-    """How far apart equal numbers may be, beside the largest."""
-    return 3e-2 if probe.is_coarse else CLOSE
-
-
 def step_of(probe: Probe, point: torch.Tensor, place: int) -> float:
     """How far one entry moves."""
     step = float(scale(point).abs().reshape(-1)[place]) * _relative(probe)
@@ -170,7 +174,7 @@ def at_hand(
             for path, t in left.items()
             if t.is_floating_point() and torch.finfo(t.dtype).eps > least
         },
-        close=closeness(probe),
+        close=_close(probe),
     )
 
 

@@ -14,14 +14,7 @@ from typing import Any
 import torch
 
 from pullback.conformance._arguments import Arguments, is_uniform
-from pullback.conformance._around import (
-    Around,
-    at_hand,
-    chosen_places,
-    closeness,
-    lone_place,
-    step_of,
-)
+from pullback.conformance._around import Around, at_hand, chosen_places, lone_place, step_of
 from pullback.conformance._changes import Pair, ratio_of
 from pullback.conformance._derivative import Trial, judge
 from pullback.conformance._explain import EXACT, FACTS, RULES, Difference, explain
@@ -62,7 +55,7 @@ def wrong_derivative(
         hint: how to mend it, after the edit that is found.
     """
     with suppress(Exception):  # what cannot be told entry by entry is wrong all the same
-        found = _wrong_entries(probe, only, detail, hint)
+        found = None if probe.brief else _wrong_entries(probe, only, detail, hint)
         if found is not None:
             return found
     there = replace(probe, inputs=probe.inputs.with_points(trial.points))
@@ -287,8 +280,7 @@ def edit_of(probe: Probe, only: int = 0, name: str = "") -> Right:
         got = torch.zeros_like(expected)
         with suppress(Exception):
             got = probe.backward(points, [w.clone() for w in at.weights])[only]
-        difference = Difference(expected, got, known, close=closeness(probe))
-        return _edit(at, only, difference.sharp, name)
+        return _edit(at, only, Difference(expected, got, known, close=at.close).sharp, name)
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException:  # the checked code may raise anything

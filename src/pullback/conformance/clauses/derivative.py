@@ -227,6 +227,8 @@ def _of_one_row(probe: Probe) -> bool:
 
 
 def _broken(probe: Probe, trial: Trial, only: int | None, where: str = "") -> Finding:
+    if probe.brief:
+        return wrong_derivative(probe, trial, only, detail="It is wrong.", place="an input")
     found = _finding(probe, trial, only, where)
     others = [] if found.hint.startswith(EDIT) or only is None else _others(probe, only)
     for k, other in others[:_ELSEWHERE]:
