@@ -208,3 +208,31 @@ def test_what_is_not_linear_on_purpose_is_to_be_declared(factor):
     assert 'If it is on purpose, as of one that clips, declare gradient = "nonlinear".' in (
         finding.hint
     )
+
+
+class SquaresCotangent(torch.autograd.Function):
+    """As one with constants of its own, it takes nothing but float32."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.mul(x.sin(), 2, out=torch.empty(x.shape, dtype=torch.float32))
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * x.cos() * g * g
+
+
+def test_what_is_not_linear_of_a_forward_with_a_derivative_is_a_wrong_derivative():
+    report = check(SquaresCotangent, torch.randn(5), clauses=("linear", "derivative"))
+    assert report.gradient == "exact"
+    (cause,) = report.causes
+    assert cause.clause == "derivative"
+    assert cause.hint.startswith("Write `(2 * x.cos())` for `2 * x.cos() * g`")
+    assert 'declare gradient = "nonlinear"' in cause.hint
+
+
+def test_the_edit_of_what_is_not_linear_is_found_in_the_precision_that_forward_takes():
+    finding = check(SquaresCotangent, torch.randn(5), clauses="linear")["linear"]
+    assert finding.hint.startswith("Write `(2 * x.cos())` for `2 * x.cos() * g`")

@@ -101,3 +101,18 @@ def test_what_stands_still_within_its_own_rounding_may_have_a_slope(grain):
     found = look(line, 1.0, 2.0**-6, grain=grain)
     assert found.slope.item() == 0
     assert not found.told or found.error.item() > 1e-9
+
+
+@pytest.mark.parametrize(("bend", "asked"), [(0.0, 7), (1e-9, 17)])
+def test_what_is_affine_is_asked_for_at_three_steps(bend, asked):
+    called = []
+
+    def line(t):
+        called.append(t)
+        return torch.tensor([1.0 + 3.0 * t + bend * t * t, 0.0], dtype=torch.float64)
+
+    found = slopes(line)
+    assert len(called) == asked
+    assert found.settled.all()
+    assert found.value.tolist() == pytest.approx([3.0, 0.0])
+    assert (found.error < 1e-9).all()

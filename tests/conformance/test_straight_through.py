@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conformance.straight_through import LARGEST, misjudged
 from tests.fuzzing import examples, spread
+from tests.specimens._specimen import normal
 from tests.specimens.estimators import ESTIMATORS, PRETENDERS
 
 from pullback.conformance import check
@@ -121,3 +122,29 @@ def test_a_jump_is_looked_for_where_slopes_do_not_make_up_a_change(height):
     place = jump(scan, 0, 0.2, 0.45)
     assert place == pytest.approx(0.3) if height else place is None
     assert len(asked) < 10 or height
+
+
+class Doubled(torch.autograd.Function):
+    """Smooth, with a wrong gradient, and slow."""
+
+    calls = 0
+
+    @staticmethod
+    def forward(ctx, x, w):
+        Doubled.calls += 1
+        ctx.save_for_backward(x, w)
+        return (x @ w).tanh()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        h = (1 - (x @ w).tanh() ** 2) * g
+        return 2 * h @ w.mT, x.mT @ h
+
+
+@pytest.mark.parametrize(("clauses", "most"), [("linear", 450), ("derivative,sizes,values", 950)])
+def test_what_is_smooth_and_wrong_is_called_some_hundred_times(clauses, most):
+    Doubled.calls = 0
+    report = check(Doubled, normal(5, 4), normal(4, 3), clauses=clauses)
+    assert report.gradient == "exact"
+    assert 0 < Doubled.calls <= most

@@ -56,6 +56,14 @@ def test_plain_training_is_told_of_before_other_uses():
     assert sorted((right, others, trained), key=lambda r: r.rank) == [trained, others, right]
 
 
+def test_a_wrong_first_gradient_is_told_before_what_others_have_to_do_harm_by():
+    clauses = ("alias", "stale", "derivative", "mutation")
+    found = [Finding(clause, Verdict.BROKEN, "") for clause in clauses]
+    found += [Finding("leak", Verdict.BROKEN, "", cause="alias")]
+    report = Report("m:F", "exact", False, tuple(found), 0)
+    assert [f.clause for f in report.causes] == ["derivative", "alias", "stale", "mutation"]
+
+
 def test_what_holds_is_counted_and_named_when_asked(capsys):
     good = [Finding(f"clause-{k}", Verdict.HOLDS, "") for k in range(12)]
     wrong = Report("m:F", "exact", False, (Finding("form", Verdict.BROKEN, ""), *good), 0)

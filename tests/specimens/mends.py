@@ -648,6 +648,8 @@ MENDS = [
     Mend("derivative", with_(Sine, backward=without_source(half)), Sine, "Correct backward"),
     Mend("derivative", with_(Sine, backward=half),
          with_(Sine, backward=half, gradient="surrogate"), 'gradient = "surrogate"'),
+    Mend("derivative", with_(Sine, backward=cut), with_(Sine, backward=cut, gradient="nonlinear"),
+         'gradient = "nonlinear"'),
     Mend("derivative", with_(Sine, backward=squeezed), Sine, "Name the dimension",
          lambda: (normal(1, 4),)),
     Mend("sizes", with_(Sine, backward=squeezed), Sine, "Name the dimension",

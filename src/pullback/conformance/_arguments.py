@@ -80,6 +80,7 @@ class Arguments:
             has no second derivative of them.
         recorded: how a script has the call again, as source; an empty text where it has not.
         modules_in: the dtype in which copies of its modules are handed out.
+        judged: what was found of derivatives here, which several clauses ask for; none of others.
 
     Example:
         >>> Arguments.of((torch.ones(2), {"w": torch.ones(3)}, 0.5)).paths
@@ -99,6 +100,7 @@ class Arguments:
     beside: tuple[int, ...] = ()
     recorded: str = ""
     modules_in: torch.dtype | None = None
+    judged: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> "Arguments":

@@ -57,6 +57,11 @@ def _relative(probe: Probe) -> float:
     return 2.0**-17 if probe.dtype == torch.float64 else 2.0**-6
 
 
+def _close(probe: Probe) -> float:
+    """How far apart equal numbers may be, beside the largest."""
+    return 3e-2 if probe.is_coarse else CLOSE
+
+
 @dataclass(frozen=True)
 class Around:
     """<w, f> around one point."""
@@ -68,6 +73,11 @@ class Around:
     until: float  # when time is over
     # what keeps the structure of each point
     steps: Sequence[Callable[[torch.Tensor], torch.Tensor]]
+
+    @property
+    def close(self) -> float:
+        """How far apart equal numbers may be, beside the largest."""
+        return _close(self.probe)
 
     def pushed(self, only: int, step: torch.Tensor, size: float | None = None) -> Tensors | None:
         """How each output changes with one input along a step; ``None`` where f is refused."""
@@ -164,7 +174,7 @@ def at_hand(
             for path, t in left.items()
             if t.is_floating_point() and torch.finfo(t.dtype).eps > least
         },
-        close=3e-2 if probe.is_coarse else CLOSE,
+        close=_close(probe),
     )
 
 

@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from pullback.conformance._causes import fold
 from pullback.conformance._failure import Fault, classify, describe
 from pullback.conformance._guard import guarded, unpatched
@@ -176,7 +178,7 @@ def _concluded(
 
     def again(id_: str, there: Probe) -> Finding:
         """Whether it holds elsewhere: no edit is looked for."""
-        there = replace(there, spared=frozenset(by_id))
+        there = replace(there, spared=frozenset(by_id), brief=True)
         finding = run_clause(by_id[id_], there)
         for _ in range(_MORE if id_ == "state" else 0):
             if not finding.verdict.is_bad:
@@ -213,7 +215,9 @@ def _faulty(probe: Probe, fault: Fault, bearing: str) -> Finding:
         return probe.skipped(fault.said)
     if fault.verdict is Verdict.LACKING:
         return replace(probe.lacking(fault.said, fault.hint), fails=fault.fails)
-    edit = edit_of(probe) if fault.misfits else Right()
+    # Of what does not run nobody knows in which precision it would.
+    wide = probe.at(probe.inputs.cast(torch.float64))
+    edit = edit_of(wide) if fault.misfits else Right()
     said, hint = f"{fault.said} {edit.said}".strip(), edit.mend or fault.hint
     return replace(probe.crashes(said, hint, fault.script), fails=fault.fails)
 

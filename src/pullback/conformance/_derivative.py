@@ -131,8 +131,23 @@ def try_derivative(
     """Compare <w, df/dt> with <J'w, v> at one point along one direction, of one input or of all.
 
     Numbers 0 and 1 are at the given point, others close to it; odd ones are coherent. A mismatch is
-    one where two sizes of steps agree on it.
+    one where two sizes of steps agree on it. What was compared once is not compared again.
     """
+    if step is not None:
+        return _tried(probe, number, only, step)
+    only = None if len(probe.inputs.differentiable) == 1 else only
+    known = probe.inputs.judged
+    how = probe.seed, probe.outputs, probe.kin, probe.free, probe.stops, probe.rough, probe.grain
+    key = number, only, how
+    if key not in known or known[key][0] is not probe.subject:
+        known[key] = probe.subject, _tried(probe, number, only)
+    return known[key][1]
+
+
+def _tried(
+    probe: Probe, number: int, only: int | None, step: Tensors | None = None
+) -> Trial:  # fmt: skip
+    """One comparison, as `try_derivative` has it."""
     points = probe.point(number if number > 1 else 0)
     if step is None:
         step = probe.direction(f"derivative {number}", only)

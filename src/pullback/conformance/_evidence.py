@@ -1,12 +1,13 @@
 """The evidence for and against a derivative: finite differences with an error estimate.
 
 Every entry of the function is judged by itself. Its central difference is taken at eight steps,
-each a quarter of the one before, and extrapolated to a step of zero (Ridders, "Accurate
-computation of F'(x) and F'(x)F''(x)", Advances in Engineering Software 4, 1982). The entry of the
-tableau that its neighbours agree with best is the estimate, and the disagreement its error.
-One-sided differences tell a kink from a smooth point, and the finest differences a jump: an
-estimate that they contradict agreed with its neighbours by chance. An entry at an edge is not
-settled and is left out of what is compared, so that the settled ones are not lost with it.
+each a quarter of the one before (at three of them where these lie on a line), and extrapolated to a
+step of zero (Ridders, "Accurate computation of F'(x) and F'(x)F''(x)", Advances in Engineering
+Software 4, 1982). The entry of the tableau that its neighbours agree with best is the estimate, and
+the disagreement its error. One-sided differences tell a kink from a smooth point, and the finest
+differences a jump: an estimate that they contradict agreed with its neighbours by chance. An entry
+at an edge is not settled and is left out of what is compared, so that the settled ones are not lost
+with it.
 
 **Which step.** A central difference at h is off by h^2 f'''/6, and by at most 2 eps |f| / h, since
 each of two values is rounded in every operation, by some 2 eps |f| in all. Their sum is least at
@@ -51,7 +52,7 @@ there is none: the sine of a large number's square swings within the eighth step
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -173,9 +174,19 @@ def slopes(
     first = function(0.0)
     eps = max(torch.finfo(first.dtype).eps, grain)
     base = first.double()
-    pairs = [(function(h).double(), function(-h).double()) for h in _steps(step)]
-    if any(side.shape != base.shape for pair in pairs for side in pair):
-        raise ArgumentError("The function gives another number of values beside the point.")
+
+    def both(h: float) -> tuple[torch.Tensor, torch.Tensor]:
+        sides = function(h).double(), function(-h).double()
+        if any(side.shape != base.shape for side in sides):
+            raise ArgumentError("The function gives another number of values beside the point.")
+        return sides
+
+    steps = _steps(step)
+    ends = {h: both(h) for h in (*steps[:2], steps[-1])}
+    straight = _straight(base, ends, eps)
+    if straight is not None:
+        return straight
+    pairs = [ends[h] if h in ends else both(h) for h in steps]
     sides = torch.stack([side.abs().nan_to_num() for pair in pairs for side in pair])
     size = torch.maximum(base.abs(), sides.amax(0))
     centrals = [(up - down) / (2 * h) for h, (up, down) in zip(_steps(step), pairs, strict=True)]
@@ -204,6 +215,33 @@ def slopes(
     reach = step / _RATIO ** (_STEPS - still)
     unseen = torch.where((still >= _FINE) & (value == 0), 2 * eps / reach, 0.0)
     return Slopes(value, error + unseen, settled, eps**0.5 * size + unseen, rounding + unseen)
+
+
+# Times the rounding of the largest value that one of an affine function may be off its line.
+_STRAIGHT = 16
+
+
+def _straight(
+    base: torch.Tensor, ends: Mapping[float, tuple[torch.Tensor, torch.Tensor]], eps: float
+) -> Slopes | None:
+    """The slopes of what is affine from the largest step to the finest: steps between say no more.
+
+    So is backward in its cotangent, and a forward that multiplies, gathers or convolves with others
+    in one of its inputs. ``None`` where a value is off the line by more than rounding; by how much
+    it is off is an error.
+    """
+    (step, (up, down)), *finer = ends.items()
+    value = (up - down) / (2 * step)
+    size = torch.stack([side.abs() for pair in ends.values() for side in (base, *pair)]).amax(0)
+    line = [(up + down - 2 * base).abs() for up, down in ends.values()]
+    line += [((up - down) / 2 - h * value).abs() for h, (up, down) in finer]
+    off = torch.stack(line).amax(0)
+    if size.numel() and not bool(off.max() <= _STRAIGHT * eps * size.max()):
+        return None
+    unseen = torch.where((value == 0) & (off == 0), 2 * eps / step, 0.0)
+    rounding = 2 * eps * size / step + unseen
+    settled = torch.ones_like(base, dtype=torch.bool)
+    return Slopes(value, off / step + rounding, settled, eps**0.5 * size + unseen, rounding)
 
 
 def _steps(step: float) -> list[float]:

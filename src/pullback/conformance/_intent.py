@@ -3,8 +3,11 @@
 The rule, in order:
 
 1. declared (on the class, or by the caller): taken as it is;
-2. backward is not linear in the cotangent: ``nonlinear``, which the clause `linear` then calls
-   broken because it was not declared;
+2. backward is not linear in the cotangent, which the clause `linear` then calls broken because it
+   was not declared: ``nonlinear`` where an output equals an input bit for bit, is passed straight
+   through as below, or has no derivative that could be measured. What forward computes there is
+   no reason to clip, to normalise or to take signs; of any other forward a backward that is not
+   linear is a wrong derivative: ``exact``;
 3. backward agrees with the derivative: ``exact``;
 4. it is the derivative of forward with what that detaches held as it was, a gradient that is
    stopped on purpose: ``surrogate``, and held to that derivative (`_stopped`);
@@ -35,6 +38,7 @@ from pullback.conformance._steps import (
     Motion,
     Scan,
     is_flat,
+    is_smooth,
     jumps,
     jumps_along,
     motions,
@@ -78,6 +82,8 @@ def _infer(probe: Probe) -> Probe:
     # At the given point and at a second one.
     if linearity_gap(probe) is not None or linearity_gap(probe, 2) is not None:
         reason = "backward is not linear in the cotangent"
+        if _has_own_derivative(probe):
+            return _default(probe, f"the default: {reason}, and forward has a derivative")
         return replace(probe, intent="nonlinear", reason=reason)
     trial = try_derivative(probe, 0)
     if trial.match == "match":
@@ -106,6 +112,12 @@ def _infer(probe: Probe) -> Probe:
         reason = "an output equals an input bit for bit, backward is not the identity"
         return replace(probe, intent="surrogate", reason=reason)
     return _default(probe, "the default: nothing shows that backward differs on purpose")
+
+
+def _has_own_derivative(probe: Probe) -> bool:
+    """Whether forward has a derivative that is measured and is not the identity's or a step's."""
+    told = any(try_derivative(probe, number).is_told for number in (0, 1))
+    return told and not _is_identity(probe) and _stepped(probe) is None
 
 
 def _stops(probe: Probe) -> bool:
@@ -167,9 +179,11 @@ def _stepped(probe: Probe) -> tuple[str, Positions, Positions] | None:
 def _passes(probe: Probe, only: int, found: list[Motion], until: float) -> bool:
     """Whether some output steps with an input, and sends a gradient to it."""
     stepped = [o for o, motion in enumerate(found) if motion.is_stepped]
-    if not stepped and found and _steps_by_entry(probe, only, until):
+    jumped = [o for o, motion in enumerate(found) if motion.jumps]
+    doubted = found and not stepped and (jumped or not is_smooth(probe, only))
+    if doubted and _steps_by_entry(probe, only, until):
         # A range that is measured moves every output a little; where it jumps need not be seen.
-        stepped = [o for o, motion in enumerate(found) if motion.jumps] or list(range(len(found)))
+        stepped = jumped or list(range(len(found)))
     return any(_answers(probe, only, output) for output in stepped)
 
 
@@ -276,19 +290,24 @@ def _steps_by_entry(probe: Probe, only: int, until: float) -> bool:
         jumps; not where an entry that nothing jumps with has a wrong derivative.
     """
     numbers = _spread_out(probe.inputs.points()[only].numel(), probe.generator("entries"))
-    tried = []
+    tried, passed, most = list[_Entry](), False, 0
     for number in numbers:
         if tried and time.process_time() > until:
             break
         entry = _entry(probe, only, number)
-        tried += [] if entry is None else [entry]
-    if any(_is_passed(probe, entry) for entry in tried):
+        if entry is None:
+            continue
+        tried.append(entry)
+        if not passed:
+            passed = _is_passed(probe, entry)
+            most += not passed and _jumps_most(probe, entry)
+    if passed:
         return not any(
             try_derivative(probe, 0, step=entry.step).is_wrong
             and not jumps_along(probe, entry.step, _FAR)
             for entry in tried
         )
-    return bool(tried) and 2 * sum(_jumps_most(probe, entry) for entry in tried) >= len(tried)
+    return 2 * most >= len(tried) > 0
 
 
 def _spread_out(count: int, generator: torch.Generator) -> list[int]:

@@ -64,6 +64,7 @@ class Probe(Teller):
     # the clauses for which no edit is tried, since one has ended the process, and who is told first
     spared: frozenset[str] = frozenset()
     trying: Callable[[str], object] | None = None
+    brief: bool = False  # whether no more of a finding is asked for than its verdict
 
     @property
     def constants(self) -> tuple[str, ...]:

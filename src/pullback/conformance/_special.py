@@ -14,12 +14,14 @@ from pullback.conformance._limits import NoEnd
 from pullback.conformance._mends import by_autograd
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import RIGHT, Run
-from pullback.conformance._structure import keep
+from pullback.conformance._structure import keep, outside
 from pullback.conformance._values import same_bits
-from pullback.conformance._vectors import are_finite, coarsest, wide
+from pullback.conformance._vectors import are_finite, coarsest, spread, wide
 from pullback.report import Finding
 
-__all__ = ["ALONG", "REPRO", "at_an_end", "at_the_ends", "beside_wide", "specials"]
+__all__ = [
+    "ALONG", "REPRO", "at_an_end", "at_the_ends", "beside_wide", "controls", "specials",
+]  # fmt: skip
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 
@@ -56,6 +58,29 @@ def _specials(arguments: Arguments) -> Iterator[tuple[str, Arguments]]:
                 full = torch.full_like(value, fill)
                 values = [full if j == k else v for j, v in enumerate(arguments.values)]
                 yield f"an {name} mask in {arguments.paths[k]}", arguments.with_values(values)
+
+
+def controls(probe: Probe, made: Arguments) -> Iterator[Arguments]:
+    """Ordinary numbers where special values lie, which a Function may be no better at.
+
+    Those given in another order: what is made of another argument is none of the Function's beside
+    it. And of a range that is not theirs: a logarithm is no function of negative numbers, whatever
+    a clamp makes of them.
+    """
+    given, drawn = probe.inputs.values, probe.generator("outside")
+    pairs = [*zip(given, made.values, strict=True)]
+    rolled = [
+        None if same_bits(value, other) else keep(value, value.flatten().roll(k + 1).view_as(value))
+        for k, (value, other) in enumerate(pairs)
+    ]
+    kept = zip(rolled, given, strict=True)
+    yield probe.inputs.with_values([value if turned is None else turned for turned, value in kept])
+    left = [outside(value, other) for value, other in pairs]
+    if any(left):
+        yield probe.inputs.with_values([
+            spread(value, drawn) * (2 * value.abs().max()) if beyond else value
+            for value, beyond in zip(given, left, strict=True)
+        ])  # fmt: skip
 
 
 def _changed(arguments: Arguments, chosen: Sequence[int], change: Change) -> Arguments:

@@ -55,7 +55,7 @@ def wrong_derivative(
         hint: how to mend it, after the edit that is found.
     """
     with suppress(Exception):  # what cannot be told entry by entry is wrong all the same
-        found = _wrong_entries(probe, only, detail, hint)
+        found = None if probe.brief else _wrong_entries(probe, only, detail, hint)
         if found is not None:
             return found
     there = replace(probe, inputs=probe.inputs.with_points(trial.points))
@@ -272,7 +272,6 @@ def edit_of(probe: Probe, only: int = 0, name: str = "") -> Right:
         name: that of the Function, where a callable around it is looked at.
     """
     try:
-        probe = probe.at(probe.inputs.cast(torch.float64))
         points = probe.point(0)
         base, steps = probe.output_values(points), [moving(point) for point in points]
         until = time.process_time() + _SECONDS
@@ -281,7 +280,7 @@ def edit_of(probe: Probe, only: int = 0, name: str = "") -> Right:
         got = torch.zeros_like(expected)
         with suppress(Exception):
             got = probe.backward(points, [w.clone() for w in at.weights])[only]
-        return _edit(at, only, Difference(expected, got, known).sharp, name)
+        return _edit(at, only, Difference(expected, got, known, close=at.close).sharp, name)
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException:  # the checked code may raise anything

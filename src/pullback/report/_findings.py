@@ -74,6 +74,8 @@ SIGNS: dict[Verdict, Sign] = {
 }  # fmt: skip
 
 
+# What is wrong in a first gradient wherever it is asked, whoever else does what.
+_FIRST_GRADIENT = ("derivative", "linear")
 _BEYOND_TRAINING = ("saved", "double", "once", "forward", "forward-over-forward", "transforms",
                     "vmap", "compositions", "autocast", "rank")  # fmt: skip
 
@@ -208,8 +210,9 @@ class Findings:
         """The problems but for those that have the cause of another one, the gravest first.
 
         Plain training comes before other uses of gradients, what is wrong at any numbers before
-        what is at special ones, what is silent before what is loud, what has most consequences
-        before the others, and last what an author may have meant and not declared.
+        what is at special ones, what is silent before what is loud, what an author may have meant
+        and not declared last. A wrong first gradient comes before what takes a change in place, a
+        second call or a cycle to do harm, and what has most consequences before the others.
         """
         own = [f for f in self.problems if not (f.cause and self._is_told(f.cause))]
         return tuple(sorted(own, key=self._gravity))
@@ -220,6 +223,7 @@ class Findings:
             finding.clause in _BEYOND_TRAINING, finding.clause == "values",
             finding.verdict is not Verdict.BROKEN,
             finding.clause == "linear" and self.gradient == "nonlinear",
+            finding.clause not in _FIRST_GRADIENT,
             -sum(f.cause == finding.clause for f in self.problems),
         )  # fmt: skip
 

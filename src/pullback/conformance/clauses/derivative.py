@@ -10,8 +10,10 @@ from pullback.conformance._arguments import is_uniform
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import Trial, judge
 from pullback.conformance._items import data
+from pullback.conformance._linearity import linearity_gap
 from pullback.conformance._own import cotangents_at, hides_slopes, unlike_own
 from pullback.conformance._probe import Probe
+from pullback.conformance._related import right_together
 from pullback.conformance._repair import EDIT
 from pullback.conformance._screen import is_right
 from pullback.conformance._structure import beside, bound_rows
@@ -27,8 +29,7 @@ _ELSEWHERE = 1  # inputs whose edit is searched for, where the first has none
 
 
 _ON_PURPOSE = (
-    'If it differs on purpose, declare gradient = "surrogate" on the class or pass '
-    'gradient="surrogate".'
+    'If it differs on purpose, declare gradient = "{0}" on the class or pass gradient="{0}".'
 )
 
 
@@ -37,7 +38,7 @@ _ON_PURPOSE = (
     why="Training follows this gradient. A wrong one raises no error: the loss falls more "
     "slowly, or to a worse place, and nothing points at the cause.",
     breach="as `<J'w, v>` off from finite differences along a random direction, per input.",
-    mend=f"Correct backward for this input. {_ON_PURPOSE}",
+    mend=f"Correct backward for this input. {_ON_PURPOSE.format('surrogate')}",
 )
 def derivative(probe: Probe) -> Finding:
     """Compare <J'w, v> with float64 finite differences of <w, f> along random directions."""
@@ -48,17 +49,19 @@ def derivative(probe: Probe) -> Finding:
         asked, choices = replace(probe, outputs=probe.moving), [*probe.held]
     elif len(choices) > _SEPARATELY:
         choices = [None]
-    settled = judged = 0
+    settled, judged, bound = 0, 0, ""
     for there, only, trial, where in _trials(probe, asked, choices):
-        if trial.is_wrong and not _hangs_on_its_start(there, trial):
-            return _broken(there, trial, only, where)
+        if trial.is_wrong and not bound and not _hangs_on_its_start(there, trial):
+            bound = right_together(asked)
+            if not bound:
+                return _broken(there, trial, only, where)
         settled, judged = settled + trial.is_told, judged + 1
     if not settled:
         return _of_few_digits(asked) or probe.skipped(
             "Finite differences do not settle at any point tried (kinks or noise)."
         )
     through = "" if probe.intent == "exact" else f" {_said(probe)}"
-    forgotten = [] if probe.inputs.declared else _forgotten(probe)
+    forgotten = [] if probe.inputs.declared or bound else _forgotten(probe)
     if forgotten:
         return probe.lacking(
             f"Backward answers None for {', '.join(forgotten)}, with which forward moves: a "
@@ -67,12 +70,11 @@ def derivative(probe: Probe) -> Finding:
             "Return its gradient. Where it is a constant on purpose, mark the inputs that are "
             "differentiated with requires_grad, which settles it.",
         )
-    bound = _beside(asked, choices)
+    bound = bound or _beside(asked, choices)
     if bound:
         return probe.lacking(
-            f"Backward agrees with finite differences where rows stay as they were given, and not "
-            f"beside: {bound}.{through}",
-            "Nothing, where rows are always so. For others, differentiate forward as it is there.",
+            f"Backward agrees with finite differences as long as {bound}, and not beside.{through}",
+            "Nothing, where it is always so. For others, differentiate forward as it is there.",
         )
     return probe.holds(f"Backward agrees with finite differences for {settled} of {judged} "
                        f"input(s).{through}")  # fmt: skip
@@ -185,7 +187,7 @@ def _beside(probe: Probe, choices: Sequence[int | None]) -> str:
     for k, x in enumerate(probe.inputs.points()):
         what = bound_rows(x)
         if what and {k, None} & {*choices} and judge(free, k).is_wrong:
-            return f"those of {probe.path(k)} are {what}"
+            return f"the rows of {probe.path(k)} are {what}"
     return ""
 
 
@@ -225,6 +227,8 @@ def _of_one_row(probe: Probe) -> bool:
 
 
 def _broken(probe: Probe, trial: Trial, only: int | None, where: str = "") -> Finding:
+    if probe.brief:
+        return wrong_derivative(probe, trial, only, detail="It is wrong.", place="an input")
     found = _finding(probe, trial, only, where)
     others = [] if found.hint.startswith(EDIT) or only is None else _others(probe, only)
     for k, other in others[:_ELSEWHERE]:
@@ -254,10 +258,12 @@ def _finding(probe: Probe, trial: Trial, only: int | None, where: str) -> Findin
             probe, trial, only, detail=f"{wrong} It is for two rows, not for one.", place=place,
             hint=SINGLE,
         )  # fmt: skip
+    finding = wrong_derivative(probe, trial, only, detail=wrong, place=place)
+    meant = _ON_PURPOSE.format("surrogate" if linearity_gap(probe) is None else "nonlinear")
+    if finding.hint.startswith(EDIT):
+        edit = f"{finding.hint} {meant}"
+        return replace(finding, hint=edit)
     off = abs(trial.value - trial.estimate.value)
     close = " They are close: if backward solves or sums to a tolerance, check a finer one."
-    hint = derivative.mend + close * (off < _CLOSE * abs(trial.estimate.value))
-    finding = wrong_derivative(probe, trial, only, detail=wrong, place=place)
-    if finding.hint.startswith(EDIT):
-        return replace(finding, hint=f"{finding.hint} {_ON_PURPOSE}")
-    return replace(finding, hint=finding.hint or hint)
+    close *= off < _CLOSE * abs(trial.estimate.value)
+    return replace(finding, hint=finding.hint or f"Correct backward for this input. {meant}{close}")

@@ -200,7 +200,7 @@ def _broken(probe: Probe, trial: Trial, only: int, count: int) -> Finding:
     place = probe.path(only) if only < count else f"the cotangent of output {only - count}"
     source = f"xs[{only}]" if only < count else f"w[{only - count}]"
     what = "is NaN" if math.isnan(trial.value) else "does not change as backward itself does"
-    cause, hint = _cause(probe, trial, only)
+    cause, hint = ("", "") if probe.brief else _cause(probe, trial, only)
     there = replace(probe, inputs=probe.inputs.with_points(trial.points))
     return there.broken(
         "The second derivative is silently wrong: backward, differentiated by autograd with "

@@ -22,6 +22,7 @@ from pullback.conformance._screen import (
     every_output,
     is_foreign,
     is_right,
+    is_wrong,
 )
 from pullback.conformance._vectors import are_finite
 from pullback.conformance._wrong_derivative import wrong_derivative
@@ -224,11 +225,14 @@ def _by_differences(probe: Probe, other: Probe, made: _Made, run: Run) -> Findin
         return "not told: forward is no longer that of each item"
     if agrees(other, run, other.direction("rank")):
         return RIGHT
+    foreign = "not told: backward is wrong with the dimensions that were given too"
+    if is_wrong(probe):
+        return foreign
     trial = judge(other, wanted=1, limit=5, singular=are_finite(run.gradients))
     if not trial.is_wrong:
         return RIGHT if trial.is_told else "not told"
-    if is_foreign(probe, (probe.inputs, *made.items)):
-        return "not told: backward is wrong with the dimensions that were given too"
+    if is_foreign(probe, made.items):
+        return foreign
     named = _named(other, made)
     return wrong_derivative(
         other, trial, place=named,

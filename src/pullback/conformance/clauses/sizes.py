@@ -112,6 +112,9 @@ def _vary(probe: Probe, tried: _Tried) -> Finding | None:
         if wrong is None:
             return RIGHT if settled else ""
         finite = are_finite(run.gradients)
+        known = already(probe, _GIVEN)
+        if known is not None:
+            return known
         # The numbers given stand among more of them too, and may lie where there is no derivative.
         as_given = not finite and not are_finite(Run.of(probe).gradients)
         if as_given or _wrong_as_given(probe, tried.resizing, size):
@@ -119,7 +122,7 @@ def _vary(probe: Probe, tried: _Tried) -> Finding | None:
             return ""
         hint = SINGLE if size == 1 and _is_right_at_two(probe, tried) else sizes.mend
         hint = hint if finite else LIMIT
-        return already(probe, _GIVEN) or _broken(other, where, wrong, hint)
+        return _broken(other, where, wrong, hint)
 
     finding = tried.sweep.over(_at_sizes(probe, tried), run, judge)
     if finding is not None or tried.foreign or probe.intent != "surrogate":

@@ -17,9 +17,16 @@ from pullback.conformance._own import own_gradients
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._repro import Given
 from pullback.conformance._screen import RIGHT, Run, Sweep, agrees, already, is_foreign
-from pullback.conformance._special import ALONG, REPRO, at_an_end, at_the_ends, specials
-from pullback.conformance._structure import bound_rows, outside, tangent, ties_matrices
-from pullback.conformance._vectors import are_finite, flatten, products, spread, unflatten
+from pullback.conformance._special import (
+    ALONG,
+    REPRO,
+    at_an_end,
+    at_the_ends,
+    controls,
+    specials,
+)
+from pullback.conformance._structure import bound_rows, tangent, ties_matrices
+from pullback.conformance._vectors import are_finite, flatten, products, unflatten
 from pullback.report import Finding, Verdict
 
 __all__ = ["values"]
@@ -31,6 +38,7 @@ _ENTRIES = 3  # looked at one by one, in each input
 # So many points are looked at before an accusation, so close; differences are as much closer.
 _BESIDE, _NEAR = 32, 2.0**-10
 _MOST = 1e120  # whose square can be told from infinity, as its inverse's from zero
+_Way = tuple[bool, Tensors]  # a direction, and whether it keeps zeros zero and equal entries equal
 
 
 @clause(
@@ -74,28 +82,15 @@ def _at(probe: Probe, name: str, inputs: Arguments, run: Run) -> Finding | str:
     if has_basis(run.outputs):  # which may turn from one point to the next
         other = spans(other)
         run = Run.of(other)
-    finding = _judge(other, run, name)
+    steps = _doubted(other, run)
+    if not steps and are_finite(run.gradients):
+        return RIGHT
+    if (known := already(probe, "at ordinary values")) is not None:
+        return known
+    finding = _judge(other, run, name, steps)
     if finding is None or finding.verdict is Verdict.UNTIDY:
         return finding or RIGHT
-    if is_foreign(probe, _controls(probe, inputs)):
-        return ""
-    return already(probe, "at ordinary values") or finding
-
-
-def _controls(probe: Probe, inputs: Arguments) -> Iterator[Arguments]:
-    """Ordinary numbers where special values lie that leave the range of those given.
-
-    A logarithm is no function of negative numbers, whatever a clamp makes of them.
-    """
-    pairs = zip(inputs.values, probe.inputs.values, strict=True)
-    left = [outside(given, made) for made, given in pairs]
-    if any(left):
-        drawn = probe.generator("outside")
-        values = [
-            spread(value, drawn) * (2 * value.abs().max()) if beyond else value
-            for value, beyond in zip(probe.inputs.values, left, strict=True)
-        ]
-        yield probe.inputs.with_values(values)
+    return "" if is_foreign(probe, controls(probe, inputs)) else finding
 
 
 def _has_limit(probe: Probe, run: Run) -> bool:
@@ -108,16 +103,12 @@ def _has_limit(probe: Probe, run: Run) -> bool:
     return not len(here) or bool((there - here).abs().max() <= 1e-6 * here.abs().max())
 
 
-def _judge(probe: Probe, run: Run, name: str) -> Finding | None:
+def _judge(probe: Probe, run: Run, name: str, steps: Sequence[_Way]) -> Finding | None:
     """A finding where backward is wrong at the probe's own inputs."""
     if not are_finite(run.gradients):
         return _judge_missing(probe, run, name)
-    if probe.intent != "exact":
-        return None
-    steps = [pair for pair in _steps(probe) if not agrees(probe, run, pair[1])]
     ways = [(None, step, partial(_along, within=within)) for within, step in steps]
-    if steps:  # there is a kink, or a mistake
-        ways += [(k, step, partial(_by_entry, k=k)) for k, step in _entries(probe)]
+    ways += [(k, step, partial(_by_entry, k=k)) for k, step in _entries(probe)]
     for k, step, look_along in ways:
         slopes = look_along(probe, run, step=step)
         if slopes is None or (wrong := slopes.wrong(probe, step)) is None:
@@ -281,21 +272,23 @@ def _is_linear(probe: Probe, step: Tensors, slope: torch.Tensor, smooth: torch.T
     return True
 
 
-def _steps(probe: Probe) -> Iterator[tuple[bool, Tensors]]:
-    """Directions, and whether each keeps zeros zero and equal entries equal.
+def _doubted(probe: Probe, run: Run) -> list[_Way]:
+    """Directions along which there is a kink, or a mistake, one that keeps zeros and ties first.
 
     Among points that have the same zeros and ties a function of the ordinary kind is smooth, and
     whatever is chosen for its gradient at a kink has to fit that (J. Bolte, E. Pauwels,
     "Conservative set valued fields, automatic differentiation, stochastic gradient methods and
     deep learning", Mathematical Programming 188, 2021). In other directions it may have a kink.
     """
+    if probe.intent != "exact" or not are_finite(run.gradients):
+        return []
     points = probe.inputs.points()
     found, groups = torch.unique(flatten(points).double(), return_inverse=True)
-    how = {"generator": probe.generator("values"), "dtype": torch.float64, "device": "cpu"}
-    drawn = torch.randn(len(found), **how)
+    drawn = probe.generator("values")
+    drawn = torch.randn(len(found), generator=drawn, dtype=torch.float64, device="cpu")
     moves = torch.where(found.isfinite(), drawn.to(found) * found.abs(), 0)[groups]
-    yield True, _kept(probe, unflatten(moves, points))
-    yield False, _freely(probe)
+    ways = ((True, _kept(probe, unflatten(moves, points))), (False, _freely(probe)))
+    return [way for way in ways if not agrees(probe, run, way[1])]
 
 
 def _freely(probe: Probe, label: str = "values") -> Tensors:
