@@ -60,6 +60,8 @@ def layout(probe: Probe) -> Finding:
                 pair = expected[place], [*run.outputs, *run.answered][place]
                 there = replace(probe, inputs=probe.inputs.with_points(plain[0]))
                 return _broken(there, (what, kind), pair, k, plain[1])
+    if not usual:
+        return probe.skipped("A backward of contiguous copies does not run.")
     return _degenerate(probe) or probe.holds(
         "Transposed, strided, expanded, empty and zero-dimensional tensors give the same numbers."
     )
@@ -88,6 +90,7 @@ _LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "Offset": offset,
     "Expanded": expanded,
     "Broadcast": lambda x: x,
+    "Spread": lambda x: x,
 }
 # How scripts lay a tensor out.
 _STRIDED = "torch.stack([t * 0, t], -1)[..., 1]"
@@ -97,12 +100,14 @@ _WRITTEN = {
     "Offset": "torch.cat([t.new_zeros(1), t.reshape(-1)])[1:].view(t.shape)",
     "Expanded": "t[:1].expand(t.shape) if t.ndim and bool((t == t[:1]).all()) else t",
     "Broadcast": "t.reshape(-1)[:1].expand(t.numel()).view(t.shape)",
+    "Spread": "t[..., :1].expand(t.shape) if t.ndim else t",
     "zero-dimensional": "t.reshape(1)",
 }
-# A cotangent is of no kind: any may be one row or one number, as that of a sum is.
+# A cotangent is of no kind: any may be one row, one number, or one in each row, as those of sums are.
 _COTANGENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "Expanded": lambda g: g[:1].expand(g.shape) if g.ndim else g,
     "Broadcast": broadcast,
+    "Spread": lambda g: g[..., :1].expand(g.shape) if g.ndim else g,
 }
 
 
