@@ -53,10 +53,10 @@ def _specials(arguments: Arguments) -> Iterator[tuple[str, Arguments]]:
             yield f"{name} in {where}", _changed(arguments, chosen, change)
     numbers = {abs(leaf) for leaf in arguments.others() if type(leaf) is float}
     for number in sorted(n for n in numbers if 0 < n < math.inf)[:_OPTIONS]:
-        # A threshold or an epsilon: what lies just below it takes another way.
-        half = partial(_of_size, size=number / 2)
-        yield f"numbers of half the size of {number:g} in every input", _changed(
-            arguments, positions, half
+        # What lies below a threshold or an epsilon takes another way; so does a norm of a few.
+        below = partial(_of_size, size=number / 8)
+        yield f"numbers an eighth of {number:g} in every input", _changed(
+            arguments, positions, below
         )
     if positions:  # scores come first, and are what is masked so
         masked = _changed(arguments, positions[:1], _masked)
