@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._values import uncancelled
 from pullback.conformance._vectors import are_finite
 
 __all__ = ["linearity_gap", "nothing_beside"]
@@ -83,7 +84,7 @@ def _combined(
     left, right = probe.backward(points, a), probe.backward(points, b)
     expected = [2.5 * x - 1.5 * y for x, y in zip(left, right, strict=True)]
     got = probe.backward(points, mixed)
-    place = probe.differ(got, expected, looser=1e3)
+    place = probe.differ(got, expected, 1e3, uncancelled(points, outputs, [*mixed, *a, *b]))
     if place is None or not are_finite(expected):
         return None
     return Gap(place, expected, got, points, a, b)
