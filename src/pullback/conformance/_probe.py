@@ -300,7 +300,7 @@ class Probe(Teller):
     ) -> int | None:  # fmt: skip
         """The position of the first tensor that differs beyond rounding; ``None`` is zero in it.
 
-        Rounding also leaves some of what cancels: terms of a size of those ``among`` which they are.
+        Rounding also leaves some of terms that cancel, whose size ``among`` is.
         """
         least = max(torch.finfo(torch.float32).eps if self.rough else 0.0, self.grain)
         among = max(largest(expected), among)

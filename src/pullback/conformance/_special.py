@@ -55,8 +55,9 @@ def _specials(arguments: Arguments) -> Iterator[tuple[str, Arguments]]:
     for number in sorted(n for n in numbers if 0 < n < math.inf)[:_OPTIONS]:
         # What lies below a threshold or an epsilon takes another way; so does a norm of a few.
         below = partial(_of_size, size=number / 8)
-        yield f"numbers an eighth of {number:g} in every input", _changed(
-            arguments, positions, below
+        yield (
+            f"numbers an eighth of {number:g} in every input",
+            _changed(arguments, positions, below),
         )
     if positions:  # scores come first, and are what is masked so
         masked = _changed(arguments, positions[:1], _masked)

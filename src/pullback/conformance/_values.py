@@ -11,8 +11,7 @@ from pullback.conformance._vectors import wide
 
 __all__ = [
     "CANCELLED", "broadcast", "close", "compared", "copies", "expanded", "is_freed", "largest",
-    "offset", "same_bits", "show", "show_pair", "strided", "table", "transposed",
-    "uncancelled", "window",
+    "offset", "same_bits", "show", "show_pair", "strided", "table", "transposed", "window",
 ]  # fmt: skip
 
 _SHOWN = 6  # entries of a tensor
@@ -206,18 +205,6 @@ def largest(tensors: Iterable[torch.Tensor]) -> float:
     sizes = (wide(t.detach()).abs() for t in tensors if is_continuous(t))  # float8 has no abs
     finite = (size[size.isfinite()] for size in sizes)
     return max((float(size.max()) for size in finite if size.numel()), default=0.0)
-
-
-def uncancelled(
-    points: Iterable[torch.Tensor], outputs: Iterable[torch.Tensor],
-    cotangents: Iterable[torch.Tensor],
-) -> float:  # fmt: skip
-    """The size of the terms of a gradient, which may cancel: a cotangent times outputs over inputs.
-
-    Those of ``x / |x|`` do where x is one number: its gradient is what rounding leaves of zero.
-    """
-    sizes = [size for x in points if (size := largest([x])) > 0]
-    return largest(cotangents) * largest(outputs) / min(sizes) if sizes else 0.0
 
 
 def copies(parts: Iterable[torch.Tensor]) -> list[torch.Tensor]:

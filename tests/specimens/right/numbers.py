@@ -166,6 +166,23 @@ class Unit(torch.autograd.Function):
         return (cotangent - unit * (cotangent * unit).sum(-1, keepdim=True)) / norm
 
 
+class OneVariance(torch.autograd.Function):
+    """Of a batch of two it is nearly the sign of the difference: terms of its gradient cancel."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return (x - x.mean(0)) * torch.rsqrt(x.var(0, unbiased=False) + 1e-5)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        scale = torch.rsqrt(x.var(0, unbiased=False) + 1e-5)
+        normal = (x - x.mean(0)) * scale
+        along = (cotangent * normal).mean(0)
+        return (cotangent - cotangent.mean(0) - normal * along) * scale
+
+
 class Cosine(torch.autograd.Function):
     """The cosine of an angle; of rows of one number 1 or -1."""
 
@@ -197,4 +214,5 @@ SPECIMENS = [
     Specimen(Unit, lambda: (normal(3, 4),)),
     Specimen(Cosine, lambda: (normal(3, 1), normal(3, 1, seed=2))),
     Specimen(Cosine, lambda: (normal(3, 4), normal(3, 4, seed=2))),
+    Specimen(OneVariance, lambda: (normal(2, 5),)),
 ]

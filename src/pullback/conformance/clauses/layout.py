@@ -125,7 +125,7 @@ _WRITTEN = {
     "Spread": "t[..., :1].expand(t.shape) if t.ndim else t",
     "zero-dimensional": "t.reshape(1)",
 }
-# A cotangent is of no kind: any may be one row, one number, or one in each row, as those of sums are.
+# A cotangent is of no kind: any may be one row, one number, or one in each row, as that of a sum.
 _COTANGENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "Expanded": lambda g: g[:1].expand(g.shape) if g.ndim else g,
     "Broadcast": broadcast,

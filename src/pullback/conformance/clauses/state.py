@@ -55,8 +55,8 @@ _INTEGERS = (
     why="Two live calls that share state overwrite each other: shared weights, several "
     "losses, data-parallel threads.",
     breach="when two calls are interleaved, nearby, at numbers of other signs and magnitudes, with "
-    "other options, sizes, indices and masks, beside nine more, then in four threads; and as a setting of the "
-    "process, or the seed of its generator, that a call leaves changed.",
+    "other options, sizes, indices and masks, beside nine more, then in four threads; and as a "
+    "setting of the process, or the seed of its generator, that a call leaves changed.",
     mend="Keep everything on `ctx`.",
 )
 def state(probe: Probe) -> Iterator[Finding | None]:
@@ -175,7 +175,9 @@ def _disturbed(calls: _Calls) -> Iterator[Finding | None]:
         yield calls.unlike(0, got, what, others, change)
     call = calls.begin(0)
     several = [calls.begin(1) for _ in range(_LIVE)]  # for what has a place for each of a few
-    yield calls.unlike(0, calls.end(*call), f"a row of {len(several)} calls", calls.points[1], _SEVERAL)
+    yield calls.unlike(
+        0, calls.end(*call), f"a row of {len(several)} calls", calls.points[1], _SEVERAL
+    )
 
 
 def _other_numbers(inputs: Arguments) -> Arguments:
