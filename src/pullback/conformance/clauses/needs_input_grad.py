@@ -63,6 +63,7 @@ def needs_input_grad(probe: Probe) -> Iterator[Finding | None]:
         except Exception as error:  # judged by its type
             doing = f"Backward fails where {probe.path(k)} alone needs a gradient"
             yield probe.failed(error, doing, _EVERY, transform=False)
+            return
         wasted = wasted and operations >= everything
         if probe.differ([got[k]], [joint[k]], looser=1e3) is not None:
             yield _changed(probe, cotangents, joint, got[k], k)
