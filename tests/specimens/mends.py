@@ -295,6 +295,12 @@ class Scaled(torch.autograd.Function):
         return cotangent * ctx.power * x ** (ctx.power - 1) * w, None, of_w
 
 
+def as_many(ctx, cotangent):
+    x, weight = ctx.saved_tensors
+    first = cotangent * weight if ctx.needs_input_grad[0] else None
+    return first, cotangent * x
+
+
 def scaled_by_position(ctx, cotangent):
     x, w = ctx.saved_tensors
     of_x = cotangent * ctx.power * x ** (ctx.power - 1) * w if ctx.needs_input_grad[0] else None
@@ -692,6 +698,9 @@ MENDS = [
          lambda: (normal(4, 3), normal(3, seed=2))),
     Mend("needs-input-grad", Scaled, with_(Scaled, backward=scaled_by_position),
          "ctx.needs_input_grad", lambda: (normal(3), 2, normal(3, seed=2))),
+    Mend("needs-input-grad", calls.ShortWithoutFirst,
+         with_(calls.ShortWithoutFirst, backward=as_many), "as many gradients",
+         lambda: (normal(3), normal(3, seed=2))),
     Mend("undefined", TwoOutputs, with_(TwoOutputs, backward=two_outputs), "None as zero"),
     Mend("non-differentiable", families.MarksTwice, MarksTogether, "in one call"),
     Mend("alias", Shares, SharesNothing, "clone"),

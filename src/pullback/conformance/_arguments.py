@@ -189,8 +189,8 @@ class Arguments:
 
     def nested(self, position: int) -> bool:
         """Whether a tensor lies inside a container or is a keyword argument."""
-        path = self.paths[position]
-        return path.count("[") > 1 or path.startswith("kwargs")
+        path = self.paths[position].removesuffix(".values()")
+        return path.count("[") > 1 or "." in path or path.startswith("kwargs")
 
     @property
     def entries(self) -> int:
@@ -285,6 +285,22 @@ class Arguments:
             (self.args, dict(self.kwargs)),
         )
         return with_fields(self, args=args, kwargs=kwargs)
+
+    def with_other_integers(self) -> "Arguments":
+        """The same arguments with other indices, lengths and masks.
+
+        They are as good: none is larger than one that was given. Nor are they the same ones in
+        another order, of which the counts would be the same.
+        """
+
+        def other(value: torch.Tensor) -> torch.Tensor:
+            if value.dtype is torch.bool:
+                return ~value
+            if value.is_floating_point() or value.is_complex():
+                return value
+            return (value.long() // 2).to(value.dtype)  # of unsigned ones torch has no quotient
+
+        return self.with_values([*map(other, self.values)])
 
     def with_counts(self) -> Iterator["Arguments"]:
         """The same arguments with one integer by one larger, for each that is no tensor."""

@@ -112,6 +112,9 @@ class Fresh:
         whole = together(found, [one.size + 3 for one in found], drawn) if found else None
         if whole is not None:
             yield "other numbers at larger sizes", _with_others(whole), whole
+        whole = given.with_other_integers()
+        if any(a is not b for a, b in zip(whole.values, given.values, strict=True)):
+            yield "other integers", whole, given
         single = any(v.dtype == torch.float32 for v in given.values)
         yield "another dtype", given.cast(torch.float64 if single else torch.float32), given
         for resizing in found:

@@ -379,7 +379,10 @@ def _jumps_most(probe: Probe, entry: _Entry) -> bool:
     told = [_foretold(probe, entry, t) * width for t, width in zip(places, widths, strict=False)]
     if abs(sum(told) - (values[-1] - values[0])) > abs(sum(told) - sum(smooth)):
         return False
-    return any(True for _ in jumps(entry.scan, entry.own, 1))
+    # Beside a jump that a divisor makes as it passes zero, as in softmax(x / t), all is saturated.
+    return any(
+        abs(_foretold(probe, entry, place)) > 0 for _, place in jumps(entry.scan, entry.own, 1)
+    )
 
 
 def _foretold(probe: Probe, entry: _Entry, place: float) -> float:

@@ -1,11 +1,13 @@
 """Whether a backward is linear in its cotangent, and where it is not."""
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
 
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._values import largest
 from pullback.conformance._vectors import are_finite
 
 __all__ = ["linearity_gap", "nothing_beside"]
@@ -83,7 +85,19 @@ def _combined(
     left, right = probe.backward(points, a), probe.backward(points, b)
     expected = [2.5 * x - 1.5 * y for x, y in zip(left, right, strict=True)]
     got = probe.backward(points, mixed)
-    place = probe.differ(got, expected, looser=1e3)
+    place = probe.differ(got, expected, 1e3, _uncancelled(points, outputs, [*mixed, *a, *b]))
     if place is None or not are_finite(expected):
         return None
     return Gap(place, expected, got, points, a, b)
+
+
+def _uncancelled(
+    points: Iterable[torch.Tensor], outputs: Iterable[torch.Tensor],
+    cotangents: Iterable[torch.Tensor],
+) -> float:  # fmt: skip
+    """The size of the terms of a gradient, which may cancel: a cotangent times outputs over inputs.
+
+    Those of ``x / |x|`` do where x is one number: its gradient is what rounding leaves of zero.
+    """
+    sizes = [size for x in points if (size := largest([x])) > 0]
+    return largest(cotangents) * largest(outputs) / min(sizes) if sizes else 0.0

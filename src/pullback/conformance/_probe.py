@@ -297,11 +297,14 @@ class Probe(Teller):
 
     def differ(
         self, got: Sequence[torch.Tensor | None], expected: Sequence[torch.Tensor],
-        looser: float = 1.0,
+        looser: float = 1.0, among: float = 0.0,
     ) -> int | None:  # fmt: skip
-        """The position of the first tensor that differs beyond rounding; ``None`` is zero in it."""
+        """The position of the first tensor that differs beyond rounding; ``None`` is zero in it.
+
+        Rounding also leaves some of terms that cancel, whose size ``among`` is.
+        """
         least = max(torch.finfo(torch.float32).eps if self.rough else 0.0, self.grain)
-        among = largest(expected)
+        among = max(largest(expected), among)
         for k, (one, other) in enumerate(zip(filled(expected, got), expected, strict=True)):
             if one.shape != other.shape or not close(one, other, looser, least, among):
                 return k

@@ -3,8 +3,10 @@
 Those near the ends of a precision are compared with the same ones computed in float64.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -24,6 +26,8 @@ __all__ = [
 ]  # fmt: skip
 
 Change = Callable[[torch.Tensor], torch.Tensor]
+
+_OPTIONS = 2  # floating-point numbers among the arguments by which those in tensors are measured
 
 
 def specials(arguments: Arguments) -> Iterator[tuple[str, Arguments]]:
@@ -49,6 +53,14 @@ def _specials(arguments: Arguments) -> Iterator[tuple[str, Arguments]]:
         where = "every input" if chosen is choices[0] else arguments.paths[chosen[0]]
         for name, change in _CHANGES.items():
             yield f"{name} in {where}", _changed(arguments, chosen, change)
+    numbers = {abs(leaf) for leaf in arguments.others() if type(leaf) is float}
+    for number in sorted(n for n in numbers if 0 < n < math.inf)[:_OPTIONS]:
+        # What lies below a threshold or an epsilon takes another way; so does a norm of a few.
+        below = partial(_of_size, size=number / 8)
+        yield (
+            f"numbers an eighth of {number:g} in every input",
+            _changed(arguments, positions, below),
+        )
     if positions:  # scores come first, and are what is masked so
         masked = _changed(arguments, positions[:1], _masked)
         yield f"minus infinity in {arguments.paths[positions[0]]}", masked
@@ -94,6 +106,10 @@ def _changed(arguments: Arguments, chosen: Sequence[int], change: Change) -> Arg
 def _typical(value: torch.Tensor) -> float:
     size = value.abs().double()
     return float(size.median()) if value.numel() else 0.0
+
+
+def _of_size(value: torch.Tensor, size: float) -> torch.Tensor:
+    return value / max(_typical(value), 1e-300) * size
 
 
 def _some_zeros(value: torch.Tensor) -> torch.Tensor:
@@ -179,11 +195,8 @@ def at_the_ends(probe: Probe) -> Iterator[tuple[str, Arguments]]:
     for level in (torch.float32, torch.bfloat16, torch.float16):
         limits, named = torch.finfo(level), str(level).removeprefix("torch.")
         for what, size in (("large", limits.max**0.75), ("small", limits.tiny**0.75)):
+            change = partial(_of_size, size=size)
             for chosen in dict.fromkeys((arguments.differentiable, arguments.differentiable[:1])):
-
-                def change(value: torch.Tensor, size: float = size) -> torch.Tensor:
-                    return value / max(_typical(value), 1e-300) * size
-
                 yield f"{what} numbers in {named}", _changed(arguments, chosen, change).cast(level)
 
 

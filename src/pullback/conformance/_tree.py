@@ -1,11 +1,16 @@
 """Tensors inside nested arguments: find them with their path, and put others in their place.
 
+A dataclass is a container of its fields, unless it is a module, or can be called: that reaches its
+tensors by itself.
+
 A sparse tensor is a container too: of its values, where its indices say. So what moves are numbers
 that it has, and its pattern stays: beside it a derivative is of no concern to whoever works with
 sparse tensors.
 """
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -31,8 +36,16 @@ def _with_values(sparse: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return sparse_of(indices_of(sparse), values, sparse.shape, sparse.layout)
 
 
+def _fields(value: Any) -> list[str]:
+    """The names of what a dataclass holds; none of anything else."""
+    opaque = isinstance(value, (type, torch.nn.Module)) or callable(value)
+    if opaque or not is_dataclass(value):
+        return []
+    return [field.name for field in fields(value) if hasattr(value, field.name)]
+
+
 def walk(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every leaf of nested dicts, lists and tuples with the expression that reaches it.
+    """Every leaf of nested dicts, lists, tuples and dataclasses with what reaches it.
 
     Example:
         >>> list(walk(({"w": 1}, [2, 3]), "args"))
@@ -46,6 +59,9 @@ def walk(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from walk(item, f"{path}[{index}]")
     elif is_sparse(value):
         yield f"{path}.values()", values_of(value)
+    elif names := _fields(value):
+        for name in names:
+            yield from walk(getattr(value, name), f"{path}.{name}")
     else:
         yield path, value
 
@@ -89,4 +105,9 @@ def replace(value: Any, items: Iterator[Any]) -> Any:
         return parts if isinstance(value, list) else tuple(parts)
     if is_sparse(value):
         return _with_values(value, next(items))
+    if names := _fields(value):
+        other = copy.copy(value)
+        for name in names:
+            object.__setattr__(other, name, replace(getattr(value, name), items))
+        return other
     return next(items) if isinstance(value, torch.Tensor) else value

@@ -1,6 +1,7 @@
 """`first-call`: what code keeps from call to call."""
 
 from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from tests.specimens._specimen import Mend, Specimen, normal
@@ -162,6 +163,37 @@ def coefficients(count):
     return tuple(1 / (k + 1) for k in range(count))
 
 
+class OrderByShape(torch.autograd.Function):
+    """Keeps the order of tokens by how many there are: other experts get those of the first."""
+
+    plans: ClassVar[dict[object, torch.Tensor]] = {}
+
+    @classmethod
+    def plan(cls, expert):
+        return cls.plans.setdefault(expert.shape, expert.argsort(stable=True))
+
+    @classmethod
+    def forward(cls, ctx, x, expert):
+        plan = cls.plan(expert)
+        ctx.save_for_backward(plan)
+        return x[plan]
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (plan,) = ctx.saved_tensors
+        return torch.zeros_like(cotangent).index_copy(0, plan, cotangent), None
+
+
+class OrderByNumbers(OrderByShape):
+    """Keeps the order by the numbers of the experts."""
+
+    plans: ClassVar[dict[object, torch.Tensor]] = {}
+
+    @classmethod
+    def plan(cls, expert):
+        return cls.plans.setdefault(tuple(expert.tolist()), expert.argsort(stable=True))
+
+
 class LazyPolynomial(torch.autograd.Function):
     """Coefficients are computed once for each length, which is all that they depend on."""
 
@@ -186,11 +218,16 @@ class Counts(Sine):
         return Sine.forward(ctx, x)
 
 
+def routed():
+    return normal(6, 3), torch.tensor([2, 0, 1, 0, 2, 1])
+
+
 RIGHT = [
     Specimen(TunedOnCopies, one),
     Specimen(TableByAll, one),
     Specimen(LazyPolynomial, one),
     Specimen(Counts, one),
+    Specimen(OrderByNumbers, routed),
 ]
 WRONG = [
     Specimen(LargestSeen, one, "first-call"),
@@ -200,6 +237,7 @@ WRONG = [
     Specimen(ScaleByShape, one, "first-call"),
     Specimen(TableByLength, one, "first-call"),
     Specimen(MaskOfFirst, one, "first-call"),
+    Specimen(OrderByShape, routed, "first-call"),
     Specimen(PowerByShape, lambda: (*one(), 3.0), "first-call"),
 ]
 MENDS = [

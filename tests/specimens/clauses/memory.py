@@ -196,6 +196,22 @@ class Gather(torch.autograd.Function):
         return zeros.index_add(0, index, cotangent), None
 
 
+class DrawnAgain(torch.autograd.Function):
+    """Keeps the state of the generator, which is as large at every size, in place of a mask."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(torch.get_rng_state())
+        return x * (torch.rand(x.shape) > 0.5)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (state,) = ctx.saved_tensors
+        with torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(state)
+            return cotangent * (torch.rand(cotangent.shape) > 0.5)
+
+
 def one():
     return (normal(3, 4),)
 
@@ -208,6 +224,7 @@ RIGHT = [
     Specimen(Hinge, one),
     Specimen(ForSecondOrder, lambda: (normal(3, 4), normal(3, 4, seed=2))),
     Specimen(Gather, lambda: (normal(3, 4), torch.tensor([0, 2, 2, 1]))),
+    Specimen(DrawnAgain, one),
 ]
 WRONG = [
     Specimen(ExponentialBoth, one, "memory", verdict="untidy"),

@@ -150,6 +150,57 @@ class LogOfPrefixSums(torch.autograd.Function):
         return (shares * cotangent[..., None, :]).sum(-1)
 
 
+class Unit(torch.autograd.Function):
+    """Of rows of one number it is their sign, and its gradient what rounding leaves of zero."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x / x.norm(dim=-1, keepdim=True)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        norm = x.norm(dim=-1, keepdim=True)
+        unit = x / norm
+        return (cotangent - unit * (cotangent * unit).sum(-1, keepdim=True)) / norm
+
+
+class OneVariance(torch.autograd.Function):
+    """Of a batch of two it is nearly the sign of the difference: terms of its gradient cancel."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return (x - x.mean(0)) * torch.rsqrt(x.var(0, unbiased=False) + 1e-5)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        scale = torch.rsqrt(x.var(0, unbiased=False) + 1e-5)
+        normal = (x - x.mean(0)) * scale
+        along = (cotangent * normal).mean(0)
+        return (cotangent - cotangent.mean(0) - normal * along) * scale
+
+
+class Cosine(torch.autograd.Function):
+    """The cosine of an angle; of rows of one number 1 or -1."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return (x * y).sum(-1) / (x.norm(dim=-1) * y.norm(dim=-1))
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        x, y = ctx.saved_tensors
+        sizes = [t.norm(dim=-1, keepdim=True) for t in (x, y)]
+        one, other = x / sizes[0], y / sizes[1]
+        angle = (one * other).sum(-1, keepdim=True)
+        g = cotangent.unsqueeze(-1)
+        return g * (other - angle * one) / sizes[0], g * (one - angle * other) / sizes[1]
+
+
 SPECIMENS = [
     Specimen(function_of(formula, name), inputs) for name, (formula, inputs) in ROWS.items()
 ] + [
@@ -159,4 +210,9 @@ SPECIMENS = [
     Specimen(ToFloat8, lambda: (normal(3, 4),)),
     Specimen(WithScales, lambda: (normal(3, 4),)),
     Specimen(FromFloat8, lambda: (eighths(3, 4), at(2.0)[0].detach().requires_grad_())),
+    Specimen(Unit, lambda: (normal(3, 1),)),
+    Specimen(Unit, lambda: (normal(3, 4),)),
+    Specimen(Cosine, lambda: (normal(3, 1), normal(3, 1, seed=2))),
+    Specimen(Cosine, lambda: (normal(3, 4), normal(3, 4, seed=2))),
+    Specimen(OneVariance, lambda: (normal(2, 5),)),
 ]

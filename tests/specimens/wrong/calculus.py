@@ -43,6 +43,21 @@ class SoftmaxWithoutMean(torch.autograd.Function):
         return y * cotangent
 
 
+class TanhOverScale(torch.autograd.Function):
+    """Where the scale passes zero forward jumps, and is flat on both sides: no step of a code."""
+
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.save_for_backward(x, scale)
+        return torch.tanh(x / scale)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        x, scale = ctx.saved_tensors
+        slope = cotangent * (1 - torch.tanh(x / scale) ** 2)
+        return slope / scale, (slope * x).sum() / scale**2
+
+
 class WrongFarBelow(torch.autograd.Function):
     """Right in the first input; the second lacks one part in ten thousand."""
 
@@ -347,6 +362,11 @@ SPECIMENS = [
     Specimen(JvpWithoutFactor, lambda: (normal(3),), "forward"),
     Specimen(JvpOfTheWrongInput, lambda: (normal(3), normal(3, seed=2)), "forward"),
     Specimen(TangentMissing, lambda: (normal(3),), "forward"),
+    Specimen(
+        TanhOverScale,
+        lambda: (normal(4, 3), torch.tensor(1.7, dtype=torch.float64, requires_grad=True)),
+        "derivative",
+    ),
     Specimen(CubeNested, lambda: (normal(3),), "forward-over-forward"),
     Specimen(ProductNested, lambda: (normal(3), normal(3, seed=2)), "forward-over-forward"),
     Specimen(IntermediateInSetup, lambda: (normal(3),), "transforms"),

@@ -2,6 +2,7 @@
 structure."""
 
 import random
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -293,11 +294,67 @@ class WeightsInList(torch.autograd.Function):
         return first * cotangent, [x * cotangent, cotangent]
 
 
+class ShortWithoutFirst(torch.autograd.Function):
+    """Returns one gradient too few where the first input needs none."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x * weight
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        x, weight = ctx.saved_tensors
+        if not ctx.needs_input_grad[0]:
+            return cotangent * x
+        return cotangent * weight, cotangent * x
+
+
+class SlotOfFour(torch.autograd.Function):
+    """Has a place for each of four live calls."""
+
+    slots: ClassVar[list[Any]] = [None] * 4
+    count: ClassVar[list[int]] = [0]
+
+    @classmethod
+    def forward(cls, ctx, x):
+        cls.count[0] += 1
+        ctx.slot = cls.count[0] % 4
+        cls.slots[ctx.slot] = x.detach().exp()
+        return x.exp()
+
+    @classmethod
+    @torch.autograd.function.once_differentiable
+    def backward(cls, ctx, cotangent):
+        return cotangent * cls.slots[ctx.slot]
+
+
+@dataclass(frozen=True)
+class Camera:
+    focal: torch.Tensor
+    centre: float
+
+
+class FocalInDataclass(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, camera):
+        ctx.save_for_backward(camera.focal)
+        return x * camera.focal + camera.centre
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (focal,) = ctx.saved_tensors
+        return cotangent * focal, None
+
+
 SPECIMENS = [
     Specimen(BiasNotSummed, lambda: (normal(4, 3), normal(3, seed=2)), "form", verdict="untidy"),
     Specimen(GradientInFloat32, lambda: (normal(3),), "form", verdict="untidy"),
     Specimen(TooFewGradients, lambda: (normal(3), 0.5), "form"),
     Specimen(WrongNeeds, lambda: (normal(3), normal(3, seed=2)), "needs-input-grad"),
+    Specimen(ShortWithoutFirst, lambda: (normal(3), normal(3, seed=2)), "needs-input-grad"),
+    Specimen(SlotOfFour, lambda: (normal(3),), "state"),
+    Specimen(FocalInDataclass, lambda: (normal(3), Camera(normal(3, seed=2), 0.5)), "structure"),
     Specimen(NeedsOffByOne, lambda: (normal(2, 3), normal(3, 4, seed=2)), "needs-input-grad"),
     Specimen(NoneNotHandled, lambda: (normal(3),), "undefined"),
     Specimen(NoneDropsTheOther, lambda: (normal(3),), "undefined"),

@@ -208,6 +208,23 @@ class ReadsCotangentMemory(torch.autograd.Function):
         return 3 * cotangent.as_strided(size, steps, cotangent.storage_offset())
 
 
+class OneCotangentInRows(torch.autograd.Function):
+    """Takes a cotangent whose last stride is zero for one number everywhere."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x * weight
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        x, weight = ctx.saved_tensors
+        if cotangent.numel() and cotangent.stride()[-1:] == (0,):
+            cotangent = cotangent.flatten()[0]
+        scaled = (cotangent * x).reshape(-1, x.shape[-1])
+        return (cotangent * weight).expand_as(x), scaled.sum(0)
+
+
 class SharesNumpyMemory(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -313,6 +330,7 @@ SPECIMENS = [
     Specimen(NumpyWritesCotangent, lambda: (normal(5),), "cotangent"),
     Specimen(ReadsInputMemory, lambda: (normal(3, 4),), "layout"),
     Specimen(ReadsCotangentMemory, lambda: (normal(3, 4),), "layout"),
+    Specimen(OneCotangentInRows, lambda: (normal(4, 5), normal(5, seed=2)), "layout"),
     Specimen(SharesNumpyMemory, lambda: (normal(3),), "alias"),
     Specimen(SetsStorage, lambda: (normal(3, 2),), "alias"),
     Specimen(OneBufferTwice, lambda: (normal(3),), "alias"),

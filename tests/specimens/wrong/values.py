@@ -217,7 +217,25 @@ class PowerAtZero(Function):
         return cotangent * 1.5 * x * x.rsqrt()
 
 
+class BelowEpsilon(torch.autograd.Function):
+    """Divides by the larger of a norm and an epsilon, and pulls back as if it were the norm."""
+
+    @staticmethod
+    def forward(ctx, x, eps):
+        ctx.save_for_backward(x)
+        ctx.eps = eps
+        return x / x.norm(dim=-1, keepdim=True).clamp(min=eps)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        norm = x.norm(dim=-1, keepdim=True).clamp(min=ctx.eps)
+        unit = x / norm
+        return (cotangent - unit * (cotangent * unit).sum(-1, keepdim=True)) / norm, None
+
+
 SPECIMENS = [
+    Specimen(BelowEpsilon, lambda: (normal(3, 4), 1e-3), "values"),
     *(
         Specimen(fault_at(place, fault), lambda: (normal(3, 4),), "values")
         for place, fault in [

@@ -9,11 +9,12 @@ import torch
 
 from pullback.conformance._clause import clause
 from pullback.conformance._nodes import returned
+from pullback.conformance._own import own_gradients
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import RIGHT, Run, Sweep
 from pullback.conformance._special import beside_wide
 from pullback.conformance._values import CANCELLED, close, largest
-from pullback.conformance._vectors import coarsest
+from pullback.conformance._vectors import are_finite, coarsest
 from pullback.report import Finding, Verdict
 
 __all__ = ["dtype"]
@@ -123,7 +124,7 @@ def _compare(probe: Probe, low: Probe, level: torch.dtype) -> Finding | None:
     expected = _reference(high, run.cotangents, run.outputs)
     if expected is None:
         return None
-    place = _beyond(high, run, expected, max(level, wide, key=_rounding))
+    place = _beyond(low, high, run, expected, max(level, wide, key=_rounding))
     if place is None and wrong:
         return probe.untidy(
             f"With {_name(level)} inputs backward returns {wrong}; autograd casts it.",
@@ -166,12 +167,14 @@ def _is_another(low: torch.Tensor, wide: torch.Tensor) -> bool:
     return bool((gap > _ANOTHER * size).any()) and bool(wide.isfinite().all())
 
 
-def _beyond(high: Probe, run: Run, expected: Tensors, coarser: torch.dtype) -> int | None:
+def _beyond(
+    low: Probe, high: Probe, run: Run, expected: Tensors, coarser: torch.dtype
+) -> int | None:  # fmt: skip
     """The first gradient off by more than rounding, which includes that of the inputs."""
     got = run.gradients
     eps = max(_rounding(coarser), coarsest(got))
     limit = min(torch.finfo(g.dtype).max for g in got)
-    shaken: list[Tensors] | None = None
+    shaken: list[Tensors] = []
     cancelled = CANCELLED * eps * largest(expected)
     for k, (one, true) in enumerate(zip(got, expected, strict=True)):
         if one.numel() == 0 or not true.isfinite().all():
@@ -187,10 +190,20 @@ def _beyond(high: Probe, run: Run, expected: Tensors, coarser: torch.dtype) -> i
         off = float((one.to(true.dtype) - true).abs().max()) - 30 * eps * size - 1e-6 * limit**-0.5
         if off <= cancelled:
             continue
-        shaken = _shaken(high, run.cotangents, eps) if shaken is None else shaken
+        shaken = shaken or [*_shaken(high, run.cotangents, eps), *_own(low, run)]
         if off > 30 * max((float((other[k] - true).abs().max()) for other in shaken), default=0.0):
             return k
     return None
+
+
+def _own(low: Probe, run: Run) -> Iterator[Tensors]:
+    """What autograd has of forward in the same precision: as many digits as what cancels leaves.
+
+    A batch of two that is scaled to one variance has few, rows of one number to length one none.
+    """
+    own = own_gradients(low, low.inputs.points(), run.cotangents)
+    if own is not None and are_finite(own):
+        yield own
 
 
 def _shaken(high: Probe, cotangents: Tensors, eps: float) -> list[Tensors]:

@@ -22,10 +22,12 @@ _REPRO = [
     "def larger(a): return torch.cat([3 * a.detach()] * 5, -1) if a.ndim else 3 * a.detach()",
     "import itertools",
     "def other(a): return next(factors) * a.detach()",
+    "def whole(a): return ~a if a.dtype is torch.bool else a if a.is_complex() else "
+    "(a.long() // 2).to(a.dtype)",
     "for change in (other, larger, lambda a: a.detach().float()):",
     "    factors = itertools.cycle((3.0, 0.5, 2.0))",
-    "    args = tree_map(lambda a: change(a).requires_grad_(a.requires_grad) if "
-    "isinstance(a, torch.Tensor) and a.is_floating_point() else a, given)",
+    "    args = tree_map(lambda a: a if not torch.is_tensor(a) else whole(a) if not "
+    "a.is_floating_point() else change(a).requires_grad_(a.requires_grad), given)",
     "    try: print('others', outs())",
     "    except Exception as error: print('others', error)",
     "args = given",
@@ -49,7 +51,7 @@ _KEPT = [
     "size of the first call, tables are cached by the shape alone: one call in a program is then "
     "another than in its tests, and a resumed run goes on elsewhere.",
     breach="beside a copy of the process from before the first call, as far as the check has made "
-    "it: other numbers, options and sizes, another dtype, and then the arguments given.",
+    "it: other numbers, integers, options and sizes, another dtype, and then the arguments given.",
     mend="Keep nothing between calls that changes an answer: key what is cached by all that it "
     "depends on (shape, dtype, device, numbers, options), and let autotuning work on "
     "copies of what it overwrites.",

@@ -9,11 +9,19 @@ import torch
 
 from pullback.conformance._clause import clause
 from pullback.conformance._failure import describe, raised
+from pullback.conformance._guard import reseed
 from pullback.conformance._mends import by_autograd
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import Run
 from pullback.conformance._structure import ties_matrices
-from pullback.conformance._values import broadcast, expanded, offset, strided, transposed
+from pullback.conformance._values import (
+    broadcast,
+    expanded,
+    offset,
+    same_bits,
+    strided,
+    transposed,
+)
 from pullback.internal.torch import pytree
 from pullback.report import Finding
 
@@ -34,7 +42,7 @@ _EMPTY = "The hole is torch's own: answer there by yourself, with zeros of the i
 )
 def layout(probe: Probe) -> Finding:
     """Compare other memory layouts of the same numbers with contiguous ones."""
-    if probe.draws:
+    if probe.draws and (probe.inputs.generators or _draws_in_backward(probe)):
         return probe.skipped("It draws random numbers, in the order in which a tensor lies.")
     points = probe.inputs.points()
     outputs = probe.output_values()
@@ -49,7 +57,8 @@ def layout(probe: Probe) -> Finding:
         except Exception:  # noqa: S112 - other numbers, which the function may refuse
             continue
         usual = usual or expected
-        for kind, xs, gs in (("inputs", moved, plain[1]), ("cotangents", plain[0], turned)):
+        ways = (("inputs", moved, plain[1]), ("cotangents", plain[0], turned))
+        for kind, xs, gs in ways[probe.draws :]:  # what is drawn is by the order of the inputs
             try:
                 run = Run.laid(probe, xs, gs)
             except Exception as error:  # judged by its type
@@ -60,9 +69,24 @@ def layout(probe: Probe) -> Finding:
                 pair = expected[place], [*run.outputs, *run.answered][place]
                 there = replace(probe, inputs=probe.inputs.with_points(plain[0]))
                 return _broken(there, (what, kind), pair, k, plain[1])
+    if not usual:
+        return probe.skipped("A backward of contiguous copies does not run.")
+    if probe.draws:
+        return probe.holds("Cotangents give the same numbers however they lie in memory.")
     return _degenerate(probe) or probe.holds(
         "Transposed, strided, expanded, empty and zero-dimensional tensors give the same numbers."
     )
+
+
+def _draws_in_backward(probe: Probe) -> bool:
+    """Whether gradients are others where generators are set anew between forward and backward."""
+    found = []
+    for seed in (0, 1):
+        leaves = probe.leaves()
+        outputs = probe.evaluate(leaves)
+        reseed(probe.seed + seed)
+        found.append(probe.pull(leaves, probe.cotangents(outputs), outputs))
+    return not all(map(same_bits, *found))
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -88,6 +112,7 @@ _LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "Offset": offset,
     "Expanded": expanded,
     "Broadcast": lambda x: x,
+    "Spread": lambda x: x,
 }
 # How scripts lay a tensor out.
 _STRIDED = "torch.stack([t * 0, t], -1)[..., 1]"
@@ -97,12 +122,14 @@ _WRITTEN = {
     "Offset": "torch.cat([t.new_zeros(1), t.reshape(-1)])[1:].view(t.shape)",
     "Expanded": "t[:1].expand(t.shape) if t.ndim and bool((t == t[:1]).all()) else t",
     "Broadcast": "t.reshape(-1)[:1].expand(t.numel()).view(t.shape)",
+    "Spread": "t[..., :1].expand(t.shape) if t.ndim else t",
     "zero-dimensional": "t.reshape(1)",
 }
-# A cotangent is of no kind: any may be one row or one number, as that of a sum is.
+# A cotangent is of no kind: any may be one row, one number, or one in each row, as that of a sum.
 _COTANGENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "Expanded": lambda g: g[:1].expand(g.shape) if g.ndim else g,
     "Broadcast": broadcast,
+    "Spread": lambda g: g[..., :1].expand(g.shape) if g.ndim else g,
 }
 
 

@@ -93,7 +93,7 @@ def memory(probe: Probe) -> Iterator[Finding | None]:
         yield probe.holds("A call keeps nothing by itself.")
     yield _unread(probe, kept)
     yield _copied(probe, kept)
-    yield _large(probe)
+    yield _large(probe, kept)
     storages = {kept.tensors[k].untyped_storage().data_ptr(): k for k in kept.own}
     own = sum(kept.tensors[k].untyped_storage().nbytes() for k in storages.values())
     more = sum(t.untyped_storage().nbytes() for _, t in kept.intermediates())
@@ -170,20 +170,23 @@ def _is_told(tensor: torch.Tensor) -> bool:
     return bool((tensor > 0).any() and (tensor < 0).any()) and len(tensor.unique()) > 2
 
 
-def _large(probe: Probe) -> Finding | None:
-    """A finding where an intermediate is larger than all that goes in and out.
+def _large(probe: Probe, given: _Kept) -> Finding | None:
+    """A finding where an intermediate is larger than all that goes in and out, and grows with it.
+
+    What is as large at the given size, as the state of a generator or a table, is no batch's cost.
 
     Sizes that forward does not ask for may not fit each other, and a kernel then reads what is not
     there: they are tried in a copy of the process, where none has had them already (`first-call`).
     """
     if probe.fresh is not None and probe.fresh.copy is not None and probe.fresh.copy.answered:
-        return _at_larger_sizes(probe)
+        return _at_larger_sizes(probe, given)
     with suppress(ProcessDied):
-        return forked(lambda: _at_larger_sizes(probe))
+        return forked(lambda: _at_larger_sizes(probe, given))
     return None
 
 
-def _at_larger_sizes(probe: Probe) -> Finding | None:
+def _at_larger_sizes(probe: Probe, given: _Kept) -> Finding | None:
+    before = {number: t.untyped_storage().nbytes() for number, t in given.intermediates()}
     drawn = probe.generator("memory")
     for resizing in resizings(probe.inputs, _LARGER, _ENTRIES, drawn):
         inputs = resizing.at(resizing.largest)
@@ -194,7 +197,7 @@ def _at_larger_sizes(probe: Probe) -> Finding | None:
             kept.run(probe.at(inputs))
         for number, tensor in kept.intermediates():
             size = tensor.untyped_storage().nbytes()
-            if size > kept.bytes:
+            if size > max(kept.bytes, before.get(number, 0)):
                 return probe.untidy(
                     f"Saved tensor {kept.own.index(number)}, {_described(tensor)}, is larger than "
                     f"all inputs and outputs, at {resizing.largest} of {resizing.where}.",

@@ -20,6 +20,8 @@ from pullback.report import Finding
 
 __all__ = ["needs_input_grad"]
 
+_EVERY = "Return as many gradients as forward has arguments, None in the place of the others."
+
 
 class _Counter(Observing):
     """Counts the operations that reach a kernel."""
@@ -56,7 +58,12 @@ def needs_input_grad(probe: Probe) -> Iterator[Finding | None]:
     found, everything = _count(probe, points, cotangents, tuple(range(len(points))))
     joint, wasted = filled(points, found), True
     for k in range(len(points)):
-        got, operations = _count(probe, points, cotangents, (k,))
+        try:
+            got, operations = _count(probe, points, cotangents, (k,))
+        except Exception as error:  # judged by its type
+            doing = f"Backward fails where {probe.path(k)} alone needs a gradient"
+            yield probe.failed(error, doing, _EVERY, transform=False)
+            return
         wasted = wasted and operations >= everything
         if probe.differ([got[k]], [joint[k]], looser=1e3) is not None:
             yield _changed(probe, cotangents, joint, got[k], k)

@@ -24,7 +24,7 @@ Answer = Tensors | None
 
 # How many times the given numbers those of a call are that only disturbs, and how long it may take.
 _FAR, _PATIENCE = 8, 5.0
-_THREADS = 4
+_THREADS, _LIVE = 4, 9
 _REPEATS = 5
 
 _SECOND = "a second live call"
@@ -38,6 +38,7 @@ _OTHERS = (
     "others = [x.requires_grad_() for x in others]; args = tree_map(lambda a: "
     "next((o for x, o in zip(xs, others) if x is a), a), args)"
 )
+_SEVERAL = f"{_OTHERS}; live = [outs() for _ in range({_LIVE})]"
 _NUMBERS = (
     "factors = iter([2.0, 1.5, 1.25] * len(args)); args = tree_map(lambda a: a * next(factors) "
     "if type(a) is float else a, args)"
@@ -54,8 +55,8 @@ _INTEGERS = (
     why="Two live calls that share state overwrite each other: shared weights, several "
     "losses, data-parallel threads.",
     breach="when two calls are interleaved, nearby, at numbers of other signs and magnitudes, with "
-    "other options, sizes, indices and masks, then in four threads; and as a setting of the "
-    "process, or the seed of its generator, that a call leaves changed.",
+    "other options, sizes, indices and masks, beside nine more, then in four threads; and as a "
+    "setting of the process, or the seed of its generator, that a call leaves changed.",
     mend="Keep everything on `ctx`.",
 )
 def state(probe: Probe) -> Iterator[Finding | None]:
@@ -157,8 +158,7 @@ def _disturbed(calls: _Calls) -> Iterator[Finding | None]:
         (lambda: inputs, [-_FAR * x for x in points], _SECOND, _OTHERS),
         (lambda: inputs, [_FAR * x for x in points], _SECOND, _OTHERS),
         (lambda: _other_numbers(inputs), points, "a call with other numbers", _NUMBERS),
-        (lambda: inputs.with_values([*map(_other_integers, inputs.values)]), points,
-         "a call with other integers", _INTEGERS),
+        (inputs.with_other_integers, points, "a call with other integers", _INTEGERS),
     ]  # fmt: skip
     if sizes is not None:
         ways.append((lambda: sizes, sizes.points(), "a call with other sizes", _OTHERS))
@@ -173,24 +173,17 @@ def _disturbed(calls: _Calls) -> Iterator[Finding | None]:
             yield probe.raised(error, said + describe(error), _HINT)
             return
         yield calls.unlike(0, got, what, others, change)
+    call = calls.begin(0)
+    several = [calls.begin(1) for _ in range(_LIVE)]  # for what has a place for each of a few
+    yield calls.unlike(
+        0, calls.end(*call), f"a row of {len(several)} calls", calls.points[1], _SEVERAL
+    )
 
 
 def _other_numbers(inputs: Arguments) -> Arguments:
     """Each by another factor: a ratio of two may be all that counts."""
     factors = itertools.cycle((2.0, 1.5, 1.25))
     return inputs.with_numbers(lambda number: number * next(factors))
-
-
-def _other_integers(value: torch.Tensor) -> torch.Tensor:
-    """Other indices, lengths or a mask, which are as good: none is larger than one that was given.
-
-    Not the same ones in another order, of which the counts would be the same.
-    """
-    if value.dtype is torch.bool:
-        return ~value
-    if value.is_floating_point() or value.is_complex():
-        return value
-    return (value.long() // 2).to(value.dtype)  # of unsigned ones torch has no quotient
 
 
 def _threads(calls: _Calls) -> Iterator[Finding | None]:
