@@ -146,6 +146,28 @@ def test_tensors_outside_are_written_as_in_a_loop_over_the_items(ask):
     agree(kept, wanted)
 
 
+def test_what_is_put_back_below_a_transform_is_of_none():
+    buffer = torch.zeros(0, dtype=torch.float64)
+
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            (x,) = ctx.saved_tensors
+            buffer.resize_(x.shape).copy_((x * x).detach())
+            return (buffer.clone() + 2 * x * x) * cotangent
+
+    xs = torch.randn(3, 2, dtype=torch.float64)
+    cube = pullback.complete(Cube, gradient="exact").apply
+    for function in (cube, lambda x: x**3):
+        gradients = func.vmap(func.grad(lambda x, f=function: (f(x) ** 2).sum()), in_dims=1)(xs)
+        agree(gradients, 6 * xs.T**5)
+
+
 class Weighted(pullback.Function):
     """Forward ignores the weight, backward does not."""
 

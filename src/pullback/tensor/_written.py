@@ -4,12 +4,14 @@ Rules run once more than they are called where forward runs right before the bac
 and where another way to batch them is left. A counter or a running mean would be moved each time.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
 from pullback.internal.torch import (
     FunctionMode,
+    disable_functorch,
     disable_torch_function,
     is_functorch_wrapped_tensor,
     maybe_get_level,
@@ -60,7 +62,8 @@ class Written(FunctionMode):
         with disable_torch_function():
             for tensor in written:
                 if id(tensor) not in self._before and not self._is_made(tensor):
-                    self._before[id(tensor)] = tensor, tensor.detach().clone()
+                    with _at_level_of(tensor):
+                        self._before[id(tensor)] = tensor, tensor.detach().clone()
 
     def _is_made(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor was made meanwhile: one of a transform within, too, which ends."""
@@ -72,4 +75,10 @@ class Written(FunctionMode):
         with torch.no_grad(), disable_torch_function():
             for tensor, before in reversed(self._before.values()):
                 if tensor.shape == before.shape:
-                    tensor.copy_(before)
+                    with _at_level_of(tensor):
+                        tensor.copy_(before)
+
+
+def _at_level_of(tensor: torch.Tensor) -> AbstractContextManager[None]:
+    """Where a tensor of no transform may be written: a transform lets none of outside be."""
+    return nullcontext() if is_functorch_wrapped_tensor(tensor) else disable_functorch()
