@@ -3,8 +3,8 @@
     python -m benchmarks.bench_trajectory_peers [--page | --check]
 
 The table is written into the page at the end; `--page` writes it from the saved one, `--check` says
-whether it stands there. Without the peers, which `python -m benchmarks.wild.setup` installs, nothing
-is measured and the saved table stays.
+whether it stands there. Without the peers, which `python -m benchmarks.wild.setup` installs,
+nothing is measured and the saved table stays.
 """
 
 import argparse
