@@ -3,12 +3,13 @@
     python -m benchmarks.bench_trajectory_peers [--page | --check]
 
 The table is written into the page at the end; `--page` writes it from the saved one, `--check` says
-whether it stands there. The peers are installed by hand: pip install --no-deps ruckig==0.19.4
-toppra==0.6.10.
+whether it stands there. Without the peers, which `python -m benchmarks.wild.setup` installs,
+nothing is measured and the saved table stays.
 """
 
 import argparse
 import csv
+import importlib.util
 import logging
 import statistics
 import time
@@ -23,6 +24,7 @@ from pullback.trajectory import Limits, minimum_duration, minimum_time
 RESULTS = Path(__file__).parent / "results" / "trajectory_peers.csv"
 PAGE = Path(__file__).parents[1] / "docs" / "trajectory-optimise.md"
 OURS = "minimum_duration", "minimum_time"
+PEERS = "ruckig", "toppra"
 VELOCITY, ACCELERATION, JERK = 1.0, 4.0, 40.0
 WAYS = {
     "one joint through 0, 0.1, 5": np.array([[0.0], [0.1], [5.0]]),
@@ -133,6 +135,10 @@ def main():
 
 
 def measure():
+    missing = [name for name in PEERS if importlib.util.find_spec(name) is None]
+    if missing:
+        print(f"Nothing is measured: {' and '.join(missing)} not installed.")
+        return
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     with RESULTS.open("w", newline="") as file:
