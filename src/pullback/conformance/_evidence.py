@@ -174,19 +174,11 @@ def slopes(
     first = function(0.0)
     eps = max(torch.finfo(first.dtype).eps, grain)
     base = first.double()
-
-    def both(h: float) -> tuple[torch.Tensor, torch.Tensor]:
-        sides = function(h).double(), function(-h).double()
-        if any(side.shape != base.shape for side in sides):
-            raise ArgumentError("The function gives another number of values beside the point.")
-        return sides
-
     steps = _steps(step)
-    ends = {h: both(h) for h in (*steps[:2], steps[-1])}
-    straight = _straight(base, ends, eps)
-    if straight is not None:
+    ends = {h: _both(function, h, base) for h in (*steps[:2], steps[-1])}
+    if (straight := _straight(base, ends, eps)) is not None:
         return straight
-    pairs = [ends[h] if h in ends else both(h) for h in steps]
+    pairs = [ends[h] if h in ends else _both(function, h, base) for h in steps]
     sides = torch.stack([side.abs().nan_to_num() for pair in pairs for side in pair])
     size = torch.maximum(base.abs(), sides.amax(0))
     centrals = [(up - down) / (2 * h) for h, (up, down) in zip(_steps(step), pairs, strict=True)]
@@ -217,6 +209,15 @@ def slopes(
     return Slopes(value, error + unseen, settled, eps**0.5 * size + unseen, rounding + unseen)
 
 
+def _both(
+    function: Callable[[float], torch.Tensor], h: float, base: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    sides = function(h).double(), function(-h).double()
+    if any(side.shape != base.shape for side in sides):
+        raise ArgumentError("The function gives another number of values beside the point.")
+    return sides
+
+
 # Times the rounding of the largest value that one of an affine function may be off its line.
 _STRAIGHT = 16
 
@@ -227,8 +228,7 @@ def _straight(
     """The slopes of what is affine from the largest step to the finest: steps between say no more.
 
     So is backward in its cotangent, and a forward that multiplies, gathers or convolves with others
-    in one of its inputs. ``None`` where a value is off the line by more than rounding; by how much
-    it is off is an error.
+    in one of its inputs. ``None`` where a value is off the line by more than rounding.
     """
     (step, (up, down)), *finer = ends.items()
     value = (up - down) / (2 * step)
@@ -240,8 +240,10 @@ def _straight(
         return None
     unseen = torch.where((value == 0) & (off == 0), 2 * eps / step, 0.0)
     rounding = 2 * eps * size / step + unseen
-    settled = torch.ones_like(base, dtype=torch.bool)
-    return Slopes(value, off / step + rounding, settled, eps**0.5 * size + unseen, rounding)
+    error = off / step + rounding
+    settled = error <= 1e-3 * value.square().mean().sqrt()
+    found = Slopes(value, error, settled, eps**0.5 * size + unseen, rounding)
+    return found if bool(settled.all()) else None  # it stands still, as far as rounding shows
 
 
 def _steps(step: float) -> list[float]:
