@@ -246,8 +246,8 @@ class Text(Space):
         return Feedback()
 
     def total(self, gradients: Sequence[Any]) -> Any:
-        # What a rule of texts gives is one plain note mostly. Unless it is told by its type, here and
-        # as `settled`, a node of one's own Function costs half as much again.
+        # What a rule of texts gives is one plain note mostly. Were it not told by its type, here
+        # and as `settled`, a node of one's own Function would cost half as much again.
         only = gradients[0] if len(gradients) == 1 else None
         if type(only) is Variable and not only._requires_grad:
             return gather((only,))
