@@ -100,5 +100,5 @@ def _together(probe: Probe, found: _Made, number: int) -> Tensors:
     for j, (k, name) in found.items():
         root = probe.inputs.values[k]
         moves = step[places[k]] if k in places else torch.zeros_like(root)
-        _, step[places[j]] = torch.func.jvp(_MAPS[name], (root,), (moves,))
+        step[places[j]] = torch.func.jvp(_MAPS[name], (root,), (moves,))[1]
     return step
