@@ -396,6 +396,56 @@ class Paths(torch.autograd.Function):
 
 MATRIX = drawn(4, 4).detach().numpy()
 
+
+class Powers(torch.autograd.Function):
+    """k^0 z to k^n z; the adjoint goes back from the last one."""
+
+    @staticmethod
+    def forward(ctx, k, z, n):
+        found = [z]
+        for _ in range(n):
+            found.append(k @ found[-1])
+        every = torch.stack(found)
+        ctx.save_for_backward(k, every)
+        ctx.n = n
+        return every
+
+    @staticmethod
+    def backward(ctx, g):
+        k, every = ctx.saved_tensors
+        n = ctx.n
+        by_k = torch.zeros_like(k)
+        a = g[n]
+        for t in range(n - 1, -1, -1):
+            by_k = n + torch.outer(a, every[t])  # by_k
+            a = g[t] + k.T @ a
+        return by_k, a, None
+
+
+class Masked(torch.autograd.Function):
+    """Rows of which some entry is above zero, squared."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return torch.where((x > 0).any(-1, keepdim=True), x * x, 0 * x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return _by_rows(g, x)
+
+
+def _by_rows(g, x):
+    found = torch.zeros_like(x)
+    for row in range(len(x)):
+        above = x[row] > 0
+        if above.any():  # ~
+            continue
+        found[row] = 2 * g[row] * x[row]
+    return found
+
+
 PLACES = {
     "an adjoint": (ByItsAdjoint, (drawn(4), lambda x: MATRIX @ x, lambda y: MATRIX.T @ y),
                    "ctx.adjoint(g.numpy())"),
@@ -428,6 +478,9 @@ PLACES = {
                      "`g.gather(-1, order).flip(-1)` for `g.flip(-1)`"),
     "an option by its name": (Shares, (drawn(6, 3), drawn(2, 3)), "`'sum'` for `\"mean\"` at"),
     "both indices": (Paths, (drawn(4, 5),), "`x[i, j]` for `x[before, beside]`"),
+    "what is added to": (Powers, (drawn(3, 3), drawn(3), 3), "`by_k + torch.outer(a, every[t])`"),
+    "a branch that is not taken": (Masked, (torch.rand(3, 4, dtype=torch.float64) + 1,),
+                                   "`~above.any()` for `above.any()`"),
     "a permutation": (Shuffles, (drawn(4, 4), SWAP), "2 * x * g[order.argsort()]"),
 }  # fmt: skip
 

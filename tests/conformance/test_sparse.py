@@ -124,3 +124,36 @@ def test_a_matrix_by_compressed_rows_is_one_of_its_values():
     assert "`x[column]` for `x[row]`" in found.hint
     assert "torch.sparse_compressed_tensor(" in found.repro
     assert "Run by the checker" not in found.repro
+
+
+def _times(values, others):
+    return values / others
+
+
+class Scaled(torch.autograd.Function):
+    """A sparse tensor by a row that is dense: the output is sparse, and so is its cotangent."""
+
+    @staticmethod
+    def forward(ctx, a, row):
+        ctx.save_for_backward(a, row)
+        values = a.values() * row[a.indices()[1]]
+        return torch.sparse_coo_tensor(a.indices(), values, a.shape, is_coalesced=True)
+
+    @staticmethod
+    def backward(ctx, g):
+        a, row = ctx.saved_tensors
+        assert g.layout is torch.sparse_coo
+        column = a.indices()[1]
+        values = g.coalesce().values()
+        by_a = torch.sparse_coo_tensor(a.indices(), values * row[column], a.shape)
+        return by_a, torch.zeros_like(row).index_add(0, column, _times(a.values(), values))
+
+
+def test_what_answers_a_sparse_tensor_is_told_by_its_values():
+    a, _ = operands()
+    inputs = a.detach().coalesce().requires_grad_(), torch.randn(a.shape[1]).requires_grad_()
+    report = check(Scaled, *inputs, clauses="derivative,dtype", gradient="exact")
+    finding = report["derivative"]
+    assert "`values * others` for `values / others`" in finding.hint, finding.hint or finding.detail
+    assert "Run by the checker" not in finding.repro
+    assert not report["dtype"].verdict.is_bad, report["dtype"].detail

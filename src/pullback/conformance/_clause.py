@@ -178,7 +178,7 @@ def _concluded(
 
     def again(id_: str, there: Probe) -> Finding:
         """Whether it holds elsewhere: no edit is looked for."""
-        there = replace(there, spared=frozenset(by_id), brief=True)
+        there = replace(there, brief=True)
         finding = run_clause(by_id[id_], there)
         for _ in range(_MORE if id_ == "state" else 0):
             if not finding.verdict.is_bad:

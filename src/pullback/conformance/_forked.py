@@ -5,10 +5,12 @@ ten milliseconds, where a fresh process takes seconds to import torch.
 """
 
 import io
+import mmap
 import os
 import sys
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
@@ -19,9 +21,10 @@ from pullback.conformance._guard import device_in_use, has_device, what_device_s
 from pullback.internal._processes import Child, describe_end, start_copy
 from pullback.internal._work_time import WorkTime
 
-__all__ = ["Copy", "ProcessDied", "alone", "can_copy", "forked", "unharmed"]
+__all__ = ["Copy", "ProcessDied", "alone", "can_copy", "forked", "is_harmless", "unharmed"]
 
 _SECONDS = 20.0
+_ENDS = 16  # copies that are ended before nothing more is tried
 _POLL = 0.2
 
 
@@ -111,6 +114,7 @@ def forked(work: Callable[[], Any], seconds: float = _SECONDS) -> Any:
 def unharmed(work: Callable[[], Any], otherwise: Any) -> Any:
     """What ``work`` returns, as `forked`, or something else where it ends its process.
 
+    It asks `is_harmless` before each thing that may: what has ended a copy the next one leaves out.
     Where a device is in use no copy can have it, and an assertion of the device would end its use
     here: nothing is tried.
 
@@ -120,10 +124,48 @@ def unharmed(work: Callable[[], Any], otherwise: Any) -> Any:
     """
     if device_in_use() is not None:
         return otherwise
+    trials = _Trials()
+    _running.append(trials)
     try:
-        return forked(work)
-    except ProcessDied:
+        for _ in range(_ENDS):
+            with suppress(ProcessDied):
+                return forked(work)
+            if not trials.leave_out_latest():
+                break
         return otherwise
+    finally:
+        _running.pop()
+
+
+class _Trials:
+    """Numbers what a copy tries, where its original can read it."""
+
+    def __init__(self) -> None:
+        self._shared = mmap.mmap(-1, 8)  # of a copy and its original
+        self._left_out: set[int] = set()
+        self._begun = 0
+
+    def begin(self) -> bool:
+        self._begun += 1
+        if self._begun in self._left_out:
+            return False
+        self._shared[:] = self._begun.to_bytes(8, "little")
+        return True
+
+    def leave_out_latest(self) -> bool:
+        """Leave out what the copy has tried last; whether that is another one than before."""
+        latest = int.from_bytes(self._shared[:], "little")
+        known = latest in (0, *self._left_out)
+        self._left_out.add(latest)
+        return not known
+
+
+_running: list[_Trials] = []  # those of this process, or of the copy that it is, the latest last
+
+
+def is_harmless() -> bool:
+    """Whether what is tried next has ended no copy of this process yet."""
+    return not _running or _running[-1].begin()
 
 
 def alone(work: Callable[[], Any]) -> Any:

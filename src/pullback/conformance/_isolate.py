@@ -62,7 +62,7 @@ class CheckRun:
     infer: bool = True
     running: str = ""
     trying: str = ""  # the clause for which edits are tried
-    spared: list[str] = field(default_factory=list)  # those for which one ended a worker
+    spared: list[str] = field(default_factory=list)  # those of which one ended a worker
     worked: float = 0.0  # seconds, all workers together
     since: float = 0.0  # what they had worked when the last one said something
     until: float | None = None  # and what they may
@@ -246,7 +246,7 @@ class CheckRun:
             self.infer = False  # the next one takes the default; the clauses will show the fault
             return
         if self.trying and self.trying not in self.spared:
-            self.spared.append(self.trying)  # what ended it was an edit of ours: again without any
+            self.spared.append(self.trying)  # what ended it was an edit of ours: again, in copies
             return
         early = self.running not in [clause.id for clause in remaining]
         # One cause gives one finding.

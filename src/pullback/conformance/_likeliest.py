@@ -73,7 +73,12 @@ def _of_several(search: Search, own: Iterable[Rewrite]) -> Iterator[Rewrite]:
 
 
 def _far(search: Search, e: Expression) -> int:
-    """By how many calls the rule calls it, and more where it is slow to be tried there."""
+    """By how many calls the rule calls it, and more where it is slow to be tried there.
+
+    Where nothing is answered at all, what a branch is taken by is near wherever it stands.
+    """
+    if e.is_asked and not search.pair.got.any():
+        return 0
     slow = search.noted.steps[e.key[0]] // _STEPS
     return search.rules[e.rule] + slow.bit_length() * bool(search.rules[e.rule])
 

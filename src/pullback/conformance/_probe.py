@@ -61,7 +61,7 @@ class Probe(Teller):
     # the arguments that were given, where others have taken their place
     given: Arguments | None = None
     trial: CpuTrial | None = None  # of changed arguments that lie on a device
-    # the clauses for which no edit is tried, since one has ended the process, and who is told first
+    # the clauses whose edits are tried in copies, as one has ended the process; who is told before
     spared: frozenset[str] = frozenset()
     trying: Callable[[str], object] | None = None
     brief: bool = False  # whether no more of a finding is asked for than its verdict
@@ -80,9 +80,9 @@ class Probe(Teller):
 
     def apart(self, work: Callable[[], Any], otherwise: Any) -> Any:
         """What is found, as plain data, by what nobody has run yet and may end the process."""
-        if self.clause in self.spared:
+        if self.brief:
             return otherwise
-        if self.trying is None:
+        if self.trying is None or self.clause in self.spared:
             return unharmed(work, otherwise)
         self.trying(self.clause)
         return alone(work)

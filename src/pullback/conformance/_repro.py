@@ -21,6 +21,7 @@ from pullback.conformance._literal import Literals
 from pullback.conformance._source import IMPORT, Source, found, name_of
 from pullback.conformance._subject import Subject, typed_source
 from pullback.internal._defaults import PLAIN, read_defaults
+from pullback.internal._sparse import is_sparse
 from pullback.internal._syntax import parse
 from pullback.internal.torch import pytree
 from pullback.report import Finding, Verdict
@@ -39,6 +40,10 @@ _AGAIN = (
     "# What it takes from the program, which runs again, is as that makes it: where the program\n"
     "# seeds its draws, the numbers are those of the finding.\n"
 )
+
+# The tensors among outputs; where they may be sparse, what is differentiated of them.
+_LEAVES = "    ys = [y for y in ys if isinstance(y, torch.Tensor)]"
+_SPARSE = "    ys = [y.coalesce().values() if y.is_sparse else y for y in ys]"
 
 # For a function that refuses `torch.autograd.grad`.
 _ACCUMULATE = """
@@ -98,7 +103,7 @@ def write_repro(
         "def outs():",
         f"    {draws}" if random else "",
         "    ys = tree_leaves(call(*args, **kwargs))",
-        "    ys = [y for y in ys if isinstance(y, torch.Tensor)]",
+        _LEAVES,
         f"    return [ys[k] for k in {list(outputs)}]",
         *body,
     ]
@@ -133,6 +138,8 @@ def _adapted(text: str, subject: Subject, inputs: Arguments, *, accumulates: boo
     if any(isinstance(value, (dict, list)) for value in inputs.args):
         # As in the check each call has containers of its own: a forward may take out what it reads.
         text = text.replace("call(*args", "call(*tree_map(lambda value: value, args)")
+    if any(map(is_sparse, pytree.tree_leaves((inputs.args, dict(inputs.kwargs))))):
+        text = text.replace(_LEAVES, f"{_LEAVES}\n{_SPARSE}")
     text = re.sub(r"(?<![\w.])call\(", called, text)
     if not inputs.kwargs:
         text = text.replace(", **kwargs)", ")").replace("(args, kwargs)", "args")

@@ -148,7 +148,8 @@ def _operators(place: Place) -> Iterator[Rewrite]:
     for other, sign in table.items():
         if other is not kind:
             near = {kind, other} <= {ast.Add, ast.Sub} or table is _LOGICAL
-            yield place.to(1 if near else 4, _signed(place, node.left, table[kind], sign))
+            rank = 1 if near else 2 if {kind, other} <= {ast.Mult, ast.Div} else 4
+            yield place.to(rank, _signed(place, node.left, table[kind], sign))
     if any(isinstance(place.known(n), (int, torch.Tensor)) for n in (node.left, node.right)):
         for kept, dropped in ((node.left, node.right), (node.right, node.left)):
             rank = 3 if isinstance(kept, ast.Constant) else 2 - is_number(place.known(dropped))
@@ -333,6 +334,8 @@ def _numbers(place: Place) -> Iterator[Rewrite]:
     value, text = place.value, place.e.atom
     whole, node = type(value) is int or _is_bound(place), place.e.node
     constant = isinstance(getattr(node, "operand", node), ast.Constant)
+    if isinstance(node, ast.Name) and isinstance(place.e.rule.parent[node], ast.BinOp):
+        yield from (place.to(4, name.text, name.text) for name in _moving(place))
     for name in place.numbers:
         if name.value != value and name.text != text:
             if not whole or constant or name.value == int(name.value):

@@ -18,6 +18,7 @@ import torch
 
 from pullback.conformance._arguments import is_continuous
 from pullback.conformance._changes import CLOSE, Pair, are_close, is_same
+from pullback.conformance._forked import is_harmless
 from pullback.conformance._limits import limited
 from pullback.conformance._masks import comparisons
 from pullback.conformance._names import Name, is_number, named_factors, names_at, numbers_at
@@ -91,6 +92,8 @@ class Search:
             }
         except (SyntaxError, ValueError):
             return None
+        if not is_harmless():
+            return None
         self.watch.until = time.process_time() + _PATIENCE
         with suppress(TimeoutError), limited(_PATIENCE):  # what it calls may hold a loop, too
             return self.rule.call(self.with_edits_in(frozenset(e.rule for e in rewrite.texts)))
@@ -125,6 +128,8 @@ class Search:
         texts: dict[Any, dict[int, str]] = {}
         for e, text in rewrite.texts.items():
             texts.setdefault(e.rule.function, {})[e.key[1]] = text
+        if not is_harmless():
+            return None
         with suppress(SyntaxError, ValueError, TimeoutError), limited(_PATIENCE):
             return self.rule.call(self.source.replaced(texts))
         return None
@@ -186,9 +191,9 @@ class Search:
 
         Numbers that are right may hang on it, or another answer that is wrong may not.
         """
-        twice = self.twice(e)
+        twice = self.twice(e) if self.base else None
         own = self.own(twice)
-        if twice is None or own is None or not self.base:
+        if twice is None or own is None:
             return 0
         moved = (own - self.pair.got).abs() * self.pair.known
         if not bool(moved.any()):

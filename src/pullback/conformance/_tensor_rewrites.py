@@ -38,7 +38,7 @@ def of_a_tensor(place: Place) -> Iterator[Rewrite]:
     if isinstance(place.e.node, (ast.Name, ast.Attribute, ast.Subscript)):
         yield from _other_names(place)
     if value.dtype == torch.bool:
-        yield place.to(3, f"~{place.e.atom}")
+        yield place.to(1 if place.e.is_asked else 3, f"~{place.e.atom}")
     elif value.dtype == torch.int64:  # an index, one too far or not far enough
         yield from (place.to(4, f"{place.e.text} {by} 1") for by in "+-")
         yield place.to(3, f"{place.e.atom}.argsort()")  # an order, for its inverse

@@ -59,6 +59,11 @@ class Expression(NamedTuple):
         return isinstance(around, ast.For) and self.node is around.iter
 
     @property
+    def is_asked(self) -> bool:
+        """Whether a branch is taken by it."""
+        return getattr(self.rule.parent[self.node], "test", None) is self.node
+
+    @property
     def atom(self) -> str:
         """As the operand of anything."""
         return self.rule.atom(self.node)
