@@ -385,6 +385,58 @@ def sine(x: torch.Tensor) -> torch.Tensor:
     return x.sin()
 
 
+class RightForward(Function):
+    """The tangent is the derivative of a cube, and backward half of it."""
+
+    @staticmethod
+    def forward(x):
+        return x**3
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        return 1.5 * x**2 * cotangent
+
+    @staticmethod
+    def jvp(ctx, tangent):
+        (x,) = ctx.saved_tensors
+        return 3 * x**2 * tangent
+
+
+class RefusesSums(Function):
+    """Wrong, and refuses what cotangents add up to."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (x,) = ctx.saved_tensors
+        if cotangent.abs().max() > 4:
+            raise RecursionError("no convergence")
+        return 2 * x**2 * cotangent
+
+
+def test_whose_gradient_is_wrong_is_told_by_differences():
+    report = check(RightForward, normal(4, 3), gradient="exact", clauses="derivative,forward")
+    assert report["derivative"].verdict is Verdict.BROKEN
+    assert report["forward"].verdict is Verdict.HOLDS
+    assert "backward is another" in report["forward"].detail
+
+
+def test_a_wrong_gradient_is_told_where_other_cotangents_are_refused():
+    x = torch.linspace(0.2, 1.0, 64, dtype=torch.float64, requires_grad=True)
+    report = check(RefusesSums, x, gradient="exact", clauses="derivative")
+    assert report["derivative"].verdict is Verdict.BROKEN, report["derivative"]
+
+
 def test_an_operator_without_a_gradient_lacks_one():
     report = check(sine, normal(3), clauses=["derivative", "linear", "deterministic"])
     assert report.ok

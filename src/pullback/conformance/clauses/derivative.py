@@ -250,6 +250,13 @@ def _others(probe: Probe, only: int) -> list[tuple[int | None, Trial]]:
     return [(k, trial) for k in every if (trial := judge(probe, k)).is_wrong]
 
 
+def _is_linear(probe: Probe) -> bool:
+    """Whether backward is linear; so is one that refuses some cotangents, for all that is seen."""
+    with suppress(Exception):
+        return linearity_gap(probe) is None
+    return True
+
+
 def _finding(probe: Probe, trial: Trial, only: int | None, where: str) -> Finding:
     place = "every input at once" if only is None else probe.path(only)
     wrong = f"The gradient of {place} is not what finite differences of forward are.{where}"
@@ -259,7 +266,7 @@ def _finding(probe: Probe, trial: Trial, only: int | None, where: str) -> Findin
             hint=SINGLE,
         )  # fmt: skip
     finding = wrong_derivative(probe, trial, only, detail=wrong, place=place)
-    meant = _ON_PURPOSE.format("surrogate" if linearity_gap(probe) is None else "nonlinear")
+    meant = _ON_PURPOSE.format("surrogate" if _is_linear(probe) else "nonlinear")
     if finding.hint.startswith(EDIT):
         edit = f"{finding.hint} {meant}"
         return replace(finding, hint=edit)
