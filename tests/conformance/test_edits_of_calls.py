@@ -94,3 +94,36 @@ def test_a_number_that_leads_to_another_branch_is_no_edit():
 
 def test_a_range_takes_whole_numbers_of_any_type_as_numba_does():
     assert [*_range(1.0, 6, 2.0)] == [1, 3, 5]
+
+
+class Spread:
+    """A matrix with one number along each row, which nobody stores."""
+
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+    def __matmul__(self, vector):
+        return self.numbers**2 * vector.sum()  # self.numbers
+
+
+class ByAnOperator(torch.autograd.Function):
+    """It refuses what cotangents add up to."""
+
+    @staticmethod
+    def forward(ctx, x, numbers):
+        ctx.save_for_backward(numbers)
+        return (x @ numbers) * torch.ones_like(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (numbers,) = ctx.saved_tensors
+        if g.abs().max() > 4.5:
+            raise RecursionError("no convergence")
+        return Spread(numbers) @ g, None
+
+
+def test_an_edit_is_found_behind_an_operator_and_where_sums_are_refused():
+    numbers = torch.linspace(0.2, 1.4, 40, dtype=torch.float64)
+    x = torch.randn(40, dtype=torch.float64, requires_grad=True)
+    found = check(ByAnOperator, x, numbers, clauses="derivative", gradient="exact")["derivative"]
+    assert "for `self.numbers**2` at test_edits_of_calls.py" in found.hint, found.hint or found.detail

@@ -80,6 +80,14 @@ class Judge:
         with suppress(Exception):
             gap = linearity_gap(probe)
             return gap is None or gap.place != self.only
+        return not self._tells_linearity
+
+    @cached_property
+    def _tells_linearity(self) -> bool:
+        """Whether the rule as it is takes the cotangents by which that is asked."""
+        with suppress(Exception):
+            linearity_gap(self.rule.probe)
+            return True
         return False
 
     @cached_property

@@ -10,6 +10,7 @@ they are. Nothing but words depends on it: of a rule without a source nothing is
 
 import ast
 import inspect
+import operator
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +22,15 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._telling import CALLED, HERE, SEEN, WITHIN, Asking, Telling
+from pullback.conformance._telling import (
+    CALLED,
+    HERE,
+    OPERATED,
+    SEEN,
+    WITHIN,
+    Asking,
+    Telling,
+)
 from pullback.conformance._watch import Watch
 from pullback.conformance._written import Written
 from pullback.internal._syntax import parse
@@ -132,7 +141,10 @@ class _Copies:
         if function not in self.made:
             if rule not in self.compiled:
                 tree, extra = self.tree(rule)
-                extra = {**extra, CALLED: partial(self.called, rule)}
+                extra = {
+                **extra, CALLED: partial(self.called, rule),
+                OPERATED: partial(self.operated, rule),
+            }  # fmt: skip
                 self.compiled[rule] = _compiled(rule, tree), extra
             code, extra = self.compiled[rule]
             scope: dict[str, Any] = {"range": _range, **function.__globals__, **extra}
@@ -152,6 +164,16 @@ class _Copies:
             return value
         made = self.of(rule, behind.func)
         return partial(made, *behind.args, **behind.keywords)
+
+    def operated(self, caller: Written, name: str, left: Any, right: Any) -> Any:
+        """What an operator answers; a class of the author's may have a method for it."""
+        plain = isinstance(left, (torch.Tensor, int, float))
+        method = None if plain else inspect.getattr_static(type(left), f"__{name}__", None)
+        if isinstance(method, FunctionType):
+            found = self.called(caller, MethodType(method, left))(right)
+            if found is not NotImplemented:
+                return found
+        return getattr(operator, name)(left, right)
 
 
 def _range(*ends: Any) -> range:

@@ -7,11 +7,16 @@ import ast
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-__all__ = ["CALLED", "HERE", "LONE", "SEEN", "WITHIN", "Asking", "Telling"]
+__all__ = ["CALLED", "HERE", "LONE", "OPERATED", "SEEN", "WITHIN", "Asking", "Telling"]
 
 # What is called there: with a value, with the names of a statement, with names bound for an
-# expression alone, and with what is about to be called.
+# expression alone, with what is about to be called, and with an operator and its operands, of which
+# the first may have a method for it.
 SEEN, HERE, WITHIN, CALLED = "__seen__", "__here__", "__within__", "__called__"
+OPERATED = "__operated__"
+_OPERATORS: Mapping[type[ast.operator], str] = {
+    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "truediv", ast.MatMult: "matmul",
+}  # fmt: skip
 # These bind names of their own.
 LONE = (ast.DictComp, ast.GeneratorExp, ast.Lambda, ast.ListComp, ast.SetComp)
 
@@ -23,6 +28,9 @@ class Asking(ast.NodeTransformer):
         made: Any = super().generic_visit(node)
         if isinstance(made, ast.Call):
             made.func = _call(CALLED, made.func)
+        if isinstance(made, ast.BinOp) and type(made.op) in _OPERATORS:
+            name = ast.Constant(_OPERATORS[type(made.op)])
+            made = _call(OPERATED, name, made.left, made.right)
         return made
 
 
