@@ -126,4 +126,6 @@ def test_an_edit_is_found_behind_an_operator_and_where_sums_are_refused():
     numbers = torch.linspace(0.2, 1.4, 40, dtype=torch.float64)
     x = torch.randn(40, dtype=torch.float64, requires_grad=True)
     found = check(ByAnOperator, x, numbers, clauses="derivative", gradient="exact")["derivative"]
-    assert "for `self.numbers**2` at test_edits_of_calls.py" in found.hint, found.hint or found.detail
+    assert "for `self.numbers**2` at test_edits_of_calls.py" in found.hint, (
+        found.hint or found.detail
+    )

@@ -6,7 +6,7 @@ import torch
 from tests.tensor.helpers import SEED, agree, every_row, weighted
 
 import pullback
-from pullback.errors import UnsupportedError
+from pullback.errors import PullbackError, UnsupportedError
 
 func = torch.func
 
@@ -166,6 +166,24 @@ def test_what_is_put_back_below_a_transform_is_of_none():
     for function in (cube, lambda x: x**3):
         gradients = func.vmap(func.grad(lambda x, f=function: (f(x) ** 2).sum()), in_dims=1)(xs)
         agree(gradients, 6 * xs.T**5)
+
+
+def test_what_a_rule_asks_a_gradient_of_is_not_put_back():
+    class Asks(pullback.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.kept = lambda: x
+            return x**3
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            x = ctx.kept()
+            square = torch.autograd.functional.vjp(lambda s: s**3, x, torch.ones_like(x))[1]
+            return square * cotangent
+
+    xs = torch.randn(3, 2, dtype=torch.float64)
+    with pytest.raises(PullbackError):  # torch lets nobody ask for a gradient there
+        func.vmap(func.grad(lambda x: Asks.apply(x).sum()), in_dims=1)(xs)
 
 
 class Weighted(pullback.Function):

@@ -4,20 +4,22 @@ Rules run once more than they are called where forward runs right before the bac
 and where another way to batch them is left. A counter or a running mean would be moved each time.
 """
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 
 from pullback.internal.torch import (
     FunctionMode,
+    current_interpreter,
     disable_functorch,
     disable_torch_function,
     is_functorch_wrapped_tensor,
     maybe_get_level,
     peek_interpreter_stack,
 )
-from pullback.tensor._functions import Done, facts
+from pullback.tensor._functions import REQUIRING, Done, facts
 from pullback.tensor._levels import memory_of
 from pullback.tensor._operations import tensors_in
 
@@ -46,7 +48,7 @@ class Written(FunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         name, changes, _, custom = facts(func)
-        if changes or custom or kwargs or name in _RUNNING:
+        if func not in REQUIRING and (changes or custom or kwargs or name in _RUNNING):
             self._keep(name, func, args, kwargs or {})
         result = func(*args, **(kwargs or {}))
         if self._keeps_made:
@@ -79,6 +81,13 @@ class Written(FunctionMode):
                         tensor.copy_(before)
 
 
-def _at_level_of(tensor: torch.Tensor) -> AbstractContextManager[None]:
-    """Where a tensor of no transform may be written: a transform lets none of outside be."""
-    return nullcontext() if is_functorch_wrapped_tensor(tensor) else disable_functorch()
+@contextmanager
+def _at_level_of(tensor: torch.Tensor) -> Iterator[None]:
+    """Where a tensor may be written: a transform lets none of outside be."""
+    with ExitStack() as stack:
+        if not is_functorch_wrapped_tensor(tensor):
+            stack.enter_context(disable_functorch())
+        else:
+            while (around := peek_interpreter_stack()) and around.level() > maybe_get_level(tensor):
+                stack.enter_context(current_interpreter().lower())
+        yield
