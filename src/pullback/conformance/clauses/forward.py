@@ -70,18 +70,22 @@ def forward(probe: Probe) -> Finding:
         missing = any(t is None for t in tangents)
         if missing and probe.subject.operator is not None:
             return probe.lacking("The tangent is None, without an error.", OPERATOR)
-        if probe.intent == "exact" and not missing:
-            measured = _measured(probe, step, points, weights)
-            near = tolerance + 8 * measured.error
-            if abs(got - measured.value) <= near < abs(got - expected):
-                said = "The tangent is the derivative of forward, and backward is another."
-                continue
+        asked = probe.intent == "exact" and not missing
+        if asked and _settles(_measured(probe, step, points, weights), got, expected, tolerance):
+            said = "The tangent is the derivative of forward, and backward is another."
+            continue
         there = replace(probe, inputs=probe.inputs.with_points(points))
         what = "A tangent is silently None" if missing else _WRONG
         how = "" if missing else f" {_said(probe, points, given)}".rstrip()
         detail = f"{what}: <w, Jv> is not <J'w, v>.{how}"
         return _broken(there, expected, got, detail, {"vs": step, "ws": weights})
     return probe.holds(said)
+
+
+def _settles(measured: Estimate, got: float, expected: float, tolerance: float) -> bool:
+    """Whether it is the tangent that finite differences agree with, and backward is another."""
+    near = tolerance + 8 * measured.error
+    return abs(got - measured.value) <= near < abs(got - expected)
 
 
 def _measured(probe: Probe, step: Tensors, points: Tensors, weights: Tensors) -> Estimate:
