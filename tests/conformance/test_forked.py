@@ -10,8 +10,15 @@ import pytest
 import torch
 from tests.specimens._specimen import normal
 
-from pullback.conformance import Verdict, check
-from pullback.conformance._forked import Copy, ProcessDied, forked
+from pullback.conformance import Verdict, _forked, check
+from pullback.conformance._forked import (
+    Copy,
+    ProcessDied,
+    can_copy,
+    forked,
+    is_harmless,
+    unharmed,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="no fork elsewhere")
 
@@ -146,3 +153,25 @@ def test_a_copy_computes_where_the_original_has_threads_of_its_own() -> None:
         assert Copy(lambda: float(values.exp().sum())).ask(10.0) == pytest.approx(total)
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(not can_copy(), reason="no copies here")
+def test_no_copy_is_made_in_the_place_of_one_that_took_long(tmp_path, monkeypatch):
+    monkeypatch.setattr(_forked, "_AGAIN", 0.0)
+
+    def work():
+        (tmp_path / str(os.getpid())).touch()
+        assert is_harmless()
+        os._exit(1)
+
+    assert unharmed(work, "nothing") == "nothing"
+    assert len([*tmp_path.iterdir()]) == 1
+    monkeypatch.undo()
+
+    def other():
+        for _ in range(2):
+            if is_harmless():
+                os._exit(1)
+        return "both are left out"
+
+    assert unharmed(other, "nothing") == "both are left out"

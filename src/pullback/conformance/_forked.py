@@ -8,6 +8,7 @@ import io
 import mmap
 import os
 import sys
+import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,7 +25,7 @@ from pullback.internal._work_time import WorkTime
 __all__ = ["Copy", "ProcessDied", "alone", "can_copy", "forked", "is_harmless", "unharmed"]
 
 _SECONDS = 20.0
-_ENDS = 16  # copies that are ended before nothing more is tried
+_AGAIN = 5.0  # seconds by the clock in which copies are made in the place of those that ended
 _POLL = 0.2
 
 
@@ -124,15 +125,14 @@ def unharmed(work: Callable[[], Any], otherwise: Any) -> Any:
     """
     if device_in_use() is not None:
         return otherwise
-    trials = _Trials()
+    trials, until = _Trials(), time.monotonic() + _AGAIN
     _running.append(trials)
     try:
-        for _ in range(_ENDS):
+        while True:
             with suppress(ProcessDied):
                 return forked(work)
-            if not trials.leave_out_latest():
-                break
-        return otherwise
+            if time.monotonic() > until or not trials.leave_out_latest():
+                return otherwise
     finally:
         _running.pop()
 

@@ -141,11 +141,8 @@ class _Copies:
         if function not in self.made:
             if rule not in self.compiled:
                 tree, extra = self.tree(rule)
-                extra = {
-                **extra, CALLED: partial(self.called, rule),
-                OPERATED: partial(self.operated, rule),
-            }  # fmt: skip
-                self.compiled[rule] = _compiled(rule, tree), extra
+                own = {CALLED: partial(self.called, rule), OPERATED: partial(self.operated, rule)}
+                self.compiled[rule] = _compiled(rule, tree), {**extra, **own}
             code, extra = self.compiled[rule]
             scope: dict[str, Any] = {"range": _range, **function.__globals__, **extra}
             exec(code, scope)  # noqa: S102 (the author's own source)

@@ -7,7 +7,6 @@ program's own process takes place there, with all that has been trained until th
 
 import multiprocessing
 import os
-import runpy
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 
 from pullback.errors import RecordingError
+from pullback.internal._as_main import run_as_main
 from pullback.internal._secrets import mask_secrets
 from pullback.recording._live import copy_call
 from pullback.recording._recorder import Record, Recorder
@@ -87,7 +87,8 @@ def _applied(program: Sequence[str], folder: str) -> dict[str, Record]:
     for base in (torch.autograd.Function, Function):
         recorder.install(base)
     try:
-        _run(list(program), folder)
+        os.chdir(folder)
+        run_as_main(program)
     except (SystemExit, KeyboardInterrupt):
         if os.getpid() != process:  # a copy that it has made
             raise
@@ -96,16 +97,3 @@ def _applied(program: Sequence[str], folder: str) -> dict[str, Record]:
     recorder.settle()
     records = [record for record in recorder.records.values() if record.calls]
     return {record.locator.name: record for record in reversed(records)}
-
-
-def _run(program: list[str], folder: str) -> None:
-    """Run a script or module as Python does."""
-    os.chdir(folder)
-    as_module = program[0] == "-m"
-    sys.argv = program[as_module:]
-    if as_module:
-        sys.path.insert(0, os.getcwd())
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-    else:
-        sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
-        runpy.run_path(sys.argv[0], run_name="__main__")

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from pullback.internal._sparse import indices_of, is_sparse, values_of
 from pullback.tensor._levels import concrete
 
 __all__ = ["agree", "equals_one_of", "inner", "size_of"]
@@ -77,11 +78,10 @@ def equals_one_of(tensors: Iterable[torch.Tensor], others: Iterable[torch.Tensor
 def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.layout is not other.layout:
         return False
-    if one.layout is torch.strided:
+    if not is_sparse(one):
         return torch.equal(one, other)
-    one, other = one.to_sparse().coalesce(), other.to_sparse().coalesce()
-    pairs = (one.indices(), other.indices()), (one.values(), other.values())
-    return all(torch.equal(*pair) for pair in pairs)
+    held = ([*indices_of(sparse), values_of(sparse)] for sparse in (one, other))
+    return all(map(torch.equal, *held))
 
 
 def size_of(tensors: Sequence[Any]) -> torch.Tensor:

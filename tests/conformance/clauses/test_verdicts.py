@@ -8,7 +8,7 @@ from tests.specimens._specimen import normal
 from tests.specimens.right.manners import LargerThanMean, NonZero
 from tests.specimens.right.smooth import WeightsInside
 from tests.specimens.right.stopped import READS_ITS_OUTPUT
-from tests.specimens.wrong.calculus import OnceCombined, OnceNumpy, OnceSplit
+from tests.specimens.wrong.calculus import CubeNested, OnceCombined, OnceNumpy, OnceSplit
 from torch.autograd import Function
 
 import pullback
@@ -385,27 +385,12 @@ def sine(x: torch.Tensor) -> torch.Tensor:
     return x.sin()
 
 
-class RightForward(Function):
+class RightForward(CubeNested):
     """The tangent is the derivative of a cube, and backward half of it."""
 
     @staticmethod
-    def forward(x):
-        return x**3
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
-
-    @staticmethod
     def backward(ctx, cotangent):
-        (x,) = ctx.saved_tensors
-        return 1.5 * x**2 * cotangent
-
-    @staticmethod
-    def jvp(ctx, tangent):
-        (x,) = ctx.saved_tensors
-        return 3 * x**2 * tangent
+        return CubeNested.backward(ctx, cotangent) / 2
 
 
 class RefusesSums(Function):

@@ -6,12 +6,10 @@ are tracked from then on. Any optimizer's step ends a step.
 """
 
 import json
-import runpy
 import sys
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
@@ -19,6 +17,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from pullback.internal._as_main import run_as_main
 from pullback.internal.torch import uncompiled
 from pullback.tracking.run._log import Run
 from pullback.tracking.watch._hooks import Attachment, choose_by
@@ -89,30 +88,13 @@ class ProgramTracker(Recorder):
         self._store.begin(prefix, root.training)
 
 
-def _run_program(command: Sequence[str]) -> None:
-    """Run a script, ``-m module`` or ``-c code`` as Python itself would."""
-    first, *rest = command
-    if first == "-m":
-        sys.argv = list(rest)
-        sys.path.insert(0, str(Path.cwd()))
-        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
-    elif first == "-c":
-        sys.argv = ["-c", *rest[1:]]
-        sys.path.insert(0, "")
-        exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102 - that is what -c means
-    else:
-        sys.argv = list(command)
-        sys.path.insert(0, str(Path(first).resolve().parent))
-        runpy.run_path(first, run_name="__main__")
-
-
 def main(arguments: Sequence[str]) -> None:
     """Track one program, given the options as JSON and the program's own command line."""
     options, *command = arguments
     tracker = ProgramTracker(**json.loads(options))
     tracker.start()
     try:
-        _run_program(command)
+        run_as_main(command)
     finally:
         tracker.stop()
 

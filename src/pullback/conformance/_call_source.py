@@ -19,17 +19,17 @@ from pullback.conformance._tree import sparse_source, tensors
 from pullback.internal._sparse import is_sparse
 from pullback.recording.locator import only_defines
 
-__all__ = ["IMPORT", "Source", "found", "name_of"]
+__all__ = ["IMPORT", "CallSource", "found", "name_of"]
 
 # How an expression gets at what a module holds.
 IMPORT = "__import__('importlib').import_module('{}')"
 
 
-class Source:
+class CallSource:
     """Writes the arguments of one call, in order: positional, and by keyword.
 
     Example:
-        >>> Source(Arguments.of(()), Literals()).of((2.0, [torch.float32]), "args")
+        >>> CallSource(Arguments.of(()), Literals()).of((2.0, [torch.float32]), "args")
         '(2.0, [torch.float32])'
     """
 
