@@ -14,7 +14,7 @@ import sys
 import tempfile
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -102,12 +102,12 @@ def joint(verdicts: Sequence[str]) -> str:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Function by transform; cases of one function that answer alike share a line.
+    """Function by transform; functions that answer alike share a line.
 
     Raises:
         ValueError: a verdict is neither holds, lacking nor skipped.
     """
-    merged: dict[tuple[str, ...], None] = {}
+    merged: dict[tuple[str, ...], dict[str, None]] = {}
     for case in dict.fromkeys(row["case"] for row in rows):
         own = [row for row in rows if row["case"] == case]
         verdicts = {row["clause"]: row["verdict"] for row in own}
@@ -116,14 +116,22 @@ def table(rows: Sequence[Row]) -> str:
         if bad:
             raise ValueError(f"{case}: {bad[0]} is {verdicts[bad[0]]}")
         cells = [CELLS[verdicts[clause]] for clause in COLUMNS]
-        merged[function_of(case), own[0]["gradient"], *cells] = None
-    header = "| function | backward is | " + " | ".join(COLUMNS.values()) + " |"
-    lines = [header, "|---|---|" + ":-:|" * len(COLUMNS)]
-    for function, gradient, *cells in merged:
-        lines.append(f"| `{function}` | {gradient} | " + " | ".join(cells) + " |")
+        merged.setdefault((own[0]["gradient"], *cells), {})[function_of(case)] = None
+    header = "| backward is | " + " | ".join(COLUMNS.values()) + " | functions |"
+    lines = [header, "|---|" + ":-:|" * len(COLUMNS) + "---|"]
+    lines += [f"| {' | '.join(cells)} | {listed(names)} |" for cells, names in merged.items()]
     return (
         "\n".join(lines) + "\n\n✓ holds · refused: by name, with the mend · a dot: does not apply"
     )
+
+
+def listed(functions: Iterable[str]) -> str:
+    """Functions, each room named once."""
+    rooms: dict[str, list[str]] = {}
+    for function in functions:
+        room, _, name = function.partition(".")
+        rooms.setdefault(room, []).append(f"`{name}`")
+    return "; ".join(f"{room}: {', '.join(names)}" for room, names in rooms.items())
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -147,17 +155,20 @@ def summary(rows: Sequence[Row]) -> str:
 
 def refusals(rows: Sequence[Row]) -> str:
     """Why: what each function says that refuses a clause."""
-    found: dict[tuple[str, str], list[str]] = {}
+    found: dict[tuple[str, str], dict[str, None]] = {}
     for row in rows:
         if row["verdict"] in ("lacking", "untidy"):
-            # Functions that are refused for one reason share a line.
+            # Functions that are refused for one reason share a line: of another name and shape.
             detail = re.sub(r"\b\w+Function\b", "...", row["detail"])
+            detail = re.sub(r"\d+, \w+ of shape \([^)]*\)", "k", detail)
+            detail = re.sub(r"\s+men(d:.*|\.\.\.)$", "", detail)
             key = (row["clause"], detail.replace("|", r"\|"))
-            found.setdefault(key, []).append(function_of(row["case"]))
+            found.setdefault(key, {})[function_of(row["case"])] = None
     lines = ["| clause | said by | what it says |", "|---|---|---|"]
-    for (clause, detail), names in sorted(found.items()):
-        said = " ".join(f"`{name}`" for name in dict.fromkeys(names))
-        lines.append(f"| `{clause}` | {said} | {detail} |")
+    lines += [
+        f"| `{clause}` | {listed(names)} | {detail} |"
+        for (clause, detail), names in sorted(found.items())
+    ]
     return "\n".join(lines)
 
 
