@@ -56,6 +56,9 @@ class Call:
     number: int = 0  # among the calls of its Function that are not alike
 
 
+_Copy = Callable[[tuple[Any, ...], dict[str, Any], int], Call | None]
+
+
 @dataclass
 class Pattern:
     """The calls of one Function that ask for the same gradients."""
@@ -91,6 +94,7 @@ class Record:
         self.calls[:] = sorted([*others, call], key=lambda one: one.number)
 
 
+@dataclass(eq=False)
 class Recorder:
     """Records every custom Function that is applied while it is installed.
 
@@ -111,26 +115,17 @@ class Recorder:
         tally: how often each was applied, by the slot of its record, and of each of its patterns.
     """
 
-    def __init__(
-        self,
-        copy: Callable[[tuple[Any, ...], dict[str, Any], int], Call | None],
-        keep: Callable[[Record, Call], None] = Record.keep,
-        limits: Limits | None = None,
-        changed: Callable[[], None] = lambda: None,
-        live: Callable[[tuple[Any, ...], dict[str, Any], int], Call | None] | None = None,
-        *,
-        guarded: Callable[[Any], Any] = lambda action: action,
-    ) -> None:
-        self.limits = limits or Limits()
-        self.tally: Any = [0] * _SLOTS
-        self._changed = changed
+    copy: _Copy
+    keep: Callable[[Record, Call], None] = Record.keep
+    limits: Limits = field(default_factory=Limits)
+    changed: Callable[[], None] = lambda: None
+    live: _Copy | None = None
+    guarded: Callable[[Any], Any] = field(default=lambda action: action, kw_only=True)
+
+    def __post_init__(self) -> None:
         self.records: dict[type, Record] = {}
-        self.bytes = 0
-        self._slots = 0
-        self._copy = copy
-        self._keep = keep
-        self._live = live
-        self._guarded = guarded
+        self.tally: Any = [0] * _SLOTS
+        self.bytes = self._slots = 0
         self._lock = threading.RLock()
         self._watches: list[Callable[[], None]] = []
 
@@ -141,7 +136,7 @@ class Recorder:
             base: `torch.autograd.Function`, or a base class that replaces its ``apply``.
         """
         records = self.records
-        see, commit, hear = map(self._guarded, (self._see, self._commit, self._hear))
+        see, commit, hear = map(self.guarded, (self._see, self._commit, self._hear))
 
         def watch(
             call: Callable[..., Any], cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -213,14 +208,14 @@ class Recorder:
             limit = min(self.limits.call_bytes, left)
             call = live = None
             with self._noting(record):
-                call = self._copy(args, kwargs, limit)
+                call = self.copy(args, kwargs, limit)
                 if call is None:  # tensors without data: a tracer passes through, nobody calls
                     if earlier is None:
                         del record.signatures[signature]
                     return None
-            if self._live is not None and not (call and record.named):
+            if self.live is not None and not (call and record.named):
                 with contextlib.suppress(Exception):  # why is noted
-                    live = self._live(args, kwargs, limit)
+                    live = self.live(args, kwargs, limit)
             for each in filter(None, (call, live)):
                 each.pattern, each.number = name, [*record.signatures].index(signature)
             if earlier is not None and not all(_is_finite(one) for one in (call, live) if one):
@@ -236,7 +231,7 @@ class Recorder:
         if operator is None and cls.__module__.startswith(_NOT_CUSTOM):
             record.ignored = record.full = True
         else:
-            self._changed()
+            self.changed()
         return record
 
     def _meet_pattern(self, record: Record, name: str) -> Pattern | None:
@@ -250,7 +245,7 @@ class Recorder:
         pattern = Pattern(self._slot(), max(1, self.limits.calls - before))
         record.patterns[name] = pattern
         self.tally[pattern.slot] += 1
-        self._changed()
+        self.changed()
         return pattern
 
     def _slot(self) -> int:
@@ -265,7 +260,7 @@ class Recorder:
                 return
             with self._noting(record, "the call could not be written: "):
                 if call is not None:
-                    self._keep(record, call)
+                    self.keep(record, call)
                     record.written = True
                 if live is not None:
                     record.keep(live)
@@ -297,7 +292,7 @@ class Recorder:
 
     def _note(self, record: Record, text: str) -> None:
         record.reasons[text] = record.reasons.get(text, 0) + 1
-        self._changed()
+        self.changed()
 
 
 def why_no_call(reasons: Mapping[str, int]) -> str:
