@@ -27,7 +27,7 @@ import torch
 
 from pullback.internal._launch import Limits
 from pullback.internal.torch import never_compile, operator_of, pytree, watch_apply
-from pullback.recording._kinds import HELPERS, pattern_of, signature_of
+from pullback.recording._kinds import HELPERS, given_to_operator, pattern_of, signature_of
 from pullback.recording.locator._locator import Locator, absolute
 
 __all__ = ["Call", "Record", "Recorder", "choose", "why_no_call"]
@@ -79,6 +79,7 @@ class Record:
     slot: int = 0
     answered: int = 0  # the slot of how many kept calls had a backward that ran
     named: bool = True  # whether another process finds it by its name
+    operator: bool = False  # whether it is what torch makes of an operator
     written: bool = False  # whether a call is kept outside of this process
     full: bool = False
     ignored: bool = False
@@ -154,7 +155,7 @@ class Recorder:
                     full = record.full or len(pattern.kept) >= pattern.most
                     if full and not pattern.due:
                         return call(cls, *args, **kwargs)
-                    signature = signature_of(args, kwargs)
+                    signature = signature_of(args, kwargs, operator=record.operator)
                     seen = full or signature in record.signatures
                     if seen and signature not in pattern.due:
                         return call(cls, *args, **kwargs)
@@ -186,17 +187,16 @@ class Recorder:
         self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Record, Any, Call | None, Call | None] | None:
         with self._lock:
-            operator = operator_of(cls)
-            record = self.records.get(cls) or self._meet(cls, operator)
+            record = self.records.get(cls) or self._meet(cls)
             if record.ignored:
                 return None
             name = pattern_of(args, kwargs)
             pattern = record.patterns.get(name) or self._meet_pattern(record, name)
             if pattern is None:
                 return None
-            if operator is not None:
-                args, kwargs = args[:-1], {**args[-1].keyword_only_args}
-            signature = signature_of(args, kwargs)
+            signature = signature_of(args, kwargs, operator=record.operator)
+            if record.operator:
+                args, kwargs = given_to_operator(args)
             earlier = record.signatures.get(signature)
             if signature in pattern.due:
                 pattern.due.remove(signature)
@@ -222,13 +222,15 @@ class Recorder:
                 return None
             return (record, signature, call, live) if call or live else None
 
-    def _meet(self, cls: type, operator: Any) -> Record:
-        locator = Locator.of(cls if operator is None else operator)
-        named = locator.names(cls if operator is None else operator)
-        record = Record(cls, locator, _script(), self._slot(), self._slot(), named)
+    def _meet(self, cls: type) -> Record:
+        operator = operator_of(cls)
+        applied = cls if operator is None else operator
+        locator = Locator.of(applied)
+        record = Record(cls, locator, _script(), self._slot(), self._slot())
+        record.named, record.operator = locator.names(applied), operator is not None
         self.records[cls] = record
         self.tally[record.slot] += 1
-        if operator is None and cls.__module__.startswith(_NOT_CUSTOM):
+        if not record.operator and cls.__module__.startswith(_NOT_CUSTOM):
             record.ignored = record.full = True
         else:
             self.changed()
