@@ -1,12 +1,14 @@
 """Operators of torch.library: recorded, discovered, and checked again from what was kept."""
 
+import importlib
 import sys
 
 import pytest
+import torch
 
 from pullback.cli import main
 from pullback.conformance import check
-from pullback.recording import discover
+from pullback.recording import Limits, Recorder, copy_call, discover
 
 MODULE = """
 import torch
@@ -60,6 +62,32 @@ def test_discovery_finds_operators_and_inputs_for_them(package):
     report = check(operator, *found[f"{package}:halved"].arguments(0)[0], clauses="derivative")
     assert report["derivative"].verdict == "broken"
     assert report.function == f"{package}:halved"
+
+
+def test_known_calls_of_an_operator_are_as_quick_as_those_of_a_function(package):
+    operator = importlib.import_module(package).halved
+    recorder, looked_at = Recorder(copy_call), []
+    recorder.guarded = lambda action: lambda *given: looked_at.append(action) or action(*given)
+    recorder.install(torch.autograd.Function)
+    try:
+        for _ in range(6):
+            operator(torch.ones(3, requires_grad=True), 3.0)
+    finally:
+        recorder.uninstall()
+    assert [action.__name__ for action in looked_at] == ["_see", "_commit", "_hear"]
+
+
+def test_later_numbers_of_an_operator_take_the_place_of_the_first_however_many_are_kept(package):
+    operator = importlib.import_module(package).halved
+    recorder = Recorder(copy_call, limits=Limits(calls=1))
+    recorder.install(torch.autograd.Function)
+    try:
+        for number in range(10):
+            operator(torch.full((3,), float(number), requires_grad=True), 3.0)
+    finally:
+        recorder.uninstall()
+    [record] = recorder.records.values()
+    assert [call.arguments[0][0].item() for call in record.calls] == [7.0]
 
 
 @pytest.mark.usefixtures("copied_programs")

@@ -11,22 +11,18 @@ from rich.markup import escape
 from pullback.cli._files import KEPT, write_file
 from pullback.cli._inside import answered, checked_inside
 from pullback.cli._options import CheckOptions
-from pullback.cli._outputs import aside, show, write_outputs
+from pullback.cli._outputs import Results, aside, show, write_outputs
 from pullback.cli._progress import working
 from pullback.cli._record import Ran, keep, say_recorded
 from pullback.cli._run import run_tasks
 from pullback.cli._signals import end_if_asked, ended_by, note, stopping_gently
-from pullback.cli._targets import (
-    function_task,
-    package_tasks,
-    recording_tasks,
-    shipped_tasks,
-)
+from pullback.cli._targets import function_task, package_tasks, shipped_tasks
 from pullback.cli._tasks import TRAINING, Outcome, Task, tasks_of_recording, training_outcome
 from pullback.cli._words import is_recording
 from pullback.conformance import CLAUSES, select_clauses
 from pullback.errors import ArgumentError
 from pullback.internal._processes import STOP, Stopped
+from pullback.recording import Recording
 from pullback.report import Baseline, make_console
 
 __all__ = ["refuse", "run_check"]
@@ -63,37 +59,36 @@ def run_check(options: CheckOptions, ran: Ran | None) -> int:
     # With the JSON on stdout, everything for people goes to stderr.
     console = make_console(stderr=options.json == "-")
     with stopping_gently(), aside(when=options.json == "-"):
-        outcomes, problems, seconds = _outcomes(options, ran, console)
-    partial = _partial(outcomes)
+        results = _results(options, ran, console)
     if baseline is not None:
-        outcomes = [_accepted(outcome, baseline) for outcome in outcomes]
-    show(outcomes, problems, console, seconds, partial, verbose=options.verbose)
-    write_outputs(options, outcomes, problems, console, seconds=seconds, partial=partial)
-    if baseline is not None and not partial:
-        _keep_baseline(baseline, outcomes, options, console)
-    return _status(outcomes, problems, options)
+        accepted = [_accepted(outcome, baseline) for outcome in results.outcomes]
+        results = replace(results, outcomes=accepted)
+    show(results, console, verbose=options.verbose)
+    write_outputs(options, results, console)
+    if baseline is not None and not results.partial:
+        _keep_baseline(baseline, results, options, console)
+    return _status(results, options)
 
 
-def _outcomes(
-    options: CheckOptions, ran: Ran | None, console: Console
-) -> tuple[list[Outcome], list[str], float]:
+def _results(options: CheckOptions, ran: Ran | None, console: Console) -> Results:
     """What was checked, what could not be looked into, and how many seconds the checks took."""
     known: list[Outcome] = []
+    problems: list[str] = []
     try:
         if ran is not None:
             tasks, known = _program_tasks(options, ran, console)
-            problems: list[str] = []
         else:
             tasks, problems = _find_tasks(options, console)
     except Stopped:
-        return [], [], 0.0
+        return Results([], 0.0, partial=_partial([]))
     started = time.perf_counter()
     there = sum(item.report.seconds for item in known if item.report is not None)
     outcomes = known
     if not STOP.is_set() and (tasks or not (known or ended_by())):
         outcomes = [*known, *_run(tasks, problems, options, console)]
     # By the clock: two may be checked at a time.
-    return outcomes, problems, there + time.perf_counter() - started
+    seconds = there + time.perf_counter() - started
+    return Results(outcomes, seconds, problems, _partial(outcomes))
 
 
 def _run(
@@ -148,11 +143,11 @@ def _accepted(outcome: Outcome, baseline: Baseline) -> Outcome:
 
 
 def _keep_baseline(
-    baseline: Baseline, outcomes: Sequence[Outcome], options: CheckOptions, console: Console
+    baseline: Baseline, results: Results, options: CheckOptions, console: Console
 ) -> None:
     """Name what is stale, or write the baseline anew."""
-    reports = [outcome.report for outcome in outcomes if outcome.report is not None]
-    unchecked = [outcome.name for outcome in outcomes if outcome.unchecked]
+    reports = [report for _, report in results.checked]
+    unchecked = [outcome.name for outcome in results.outcomes if outcome.unchecked]
     if options.update_baseline:
         fresh = baseline.updated(reports, unchecked)
         write_file(baseline.path, fresh.render())
@@ -172,16 +167,17 @@ def _keep_baseline(
         console.print(f"[yellow]{word}[/] {place} {said}", soft_wrap=True)
 
 
-def _status(outcomes: Sequence[Outcome], problems: Sequence[str], options: CheckOptions) -> int:
+def _status(results: Results, options: CheckOptions) -> int:
     if STOP.is_set() or ended_by():
         return _SIGNALLED + ended_by()
     if options.update_baseline:
         return 0
-    bad = [item.report for item in outcomes if item.report is not None and not item.report.ok]
+    bad = [report for _, report in results.checked if not report.ok]
     if bad:  # what guessed inputs show may be outside of what the Function is made for
         return _UNCHECKED if all(report.guessed for report in bad) else _BROKEN
-    unchecked = any(outcome.unchecked and not outcome.accepted for outcome in outcomes)
-    return _UNCHECKED if (unchecked or problems) and not options.allow_unchecked else 0
+    unchecked = any(item.unchecked and not item.accepted for item in results.outcomes)
+    unchecked = unchecked or bool(results.problems)
+    return _UNCHECKED if unchecked and not options.allow_unchecked else 0
 
 
 def _find_tasks(options: CheckOptions, console: Console) -> tuple[list[Task], list[str]]:
@@ -195,7 +191,8 @@ def _find_tasks(options: CheckOptions, console: Console) -> tuple[list[Task], li
             with working(f"Looking for {word} and inputs that fit it", console):
                 tasks.append(function_task(word, options.inputs, timeout))
         elif is_recording(word):
-            tasks.extend(recording_tasks(word, options.scripts, trust=options.trust))
+            recording = Recording.load(word, scripts=options.scripts, trust=options.trust)
+            tasks.extend(tasks_of_recording(recording, word))
         else:
             with working(f"Looking for the Functions of {word}", console):
                 found, faults = package_tasks(word, timeout)

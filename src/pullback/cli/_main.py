@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import IO
 
-from pullback.cli import _state
+from pullback.cli import _words
 from pullback.cli._app import app
 from pullback.cli._signals import Ended, ended_by, stopping_on_request
 from pullback.cli._words import refuse_program, say
@@ -52,13 +52,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Where who started us has closed them, Python has none.
     sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
     words = list(sys.argv[1:] if arguments is None else arguments)
-    _state.program = None
+    _words.program = None
     if "--" in words:
         place = words.index("--")
-        words, _state.program = words[:place], words[place + 1 :]
+        words, _words.program = words[:place], words[place + 1 :]
     debug = "--debug" in words
     try:
-        if _state.program is None:
+        if _words.program is None:
             refuse_program(words)
         with stopping_on_request():
             status = app(args=words, prog_name="pullback", standalone_mode=False)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from pullback.cli import _state
+from pullback.cli import _words
 from pullback.cli._files import KEPT, refuse_recording, refuse_same
 from pullback.cli._words import is_recording
 from pullback.errors import ArgumentError
@@ -108,7 +108,7 @@ class Found:
 class Recorded:
     """How much of a program is recorded: what `check` and `record` have in common."""
 
-    program: list[str] | None = field(default_factory=lambda: _state.program)
+    program: list[str] | None = field(default_factory=lambda: _words.program)
     calls: int = _option(3, "Calls kept for each Function.", min=1)
     max_mebibytes: float = _option(32.0, "Tensors kept for one call, in MiB.", min=0.001, max=2**20)
     eager: bool = _option(False, "Run the program without torch.compile, to see inside it.")

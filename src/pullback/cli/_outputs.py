@@ -5,7 +5,9 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -27,7 +29,7 @@ from pullback.report import (
     render_sarif,
 )
 
-__all__ = ["aside", "show", "write_outputs"]
+__all__ = ["Results", "aside", "show", "write_outputs"]
 
 
 _GUESSED = (
@@ -36,20 +38,24 @@ _GUESSED = (
 )
 
 
-def show(
-    outcomes: Sequence[Outcome],
-    problems: Sequence[str],
-    console: Console,
-    seconds: float,
-    partial: str = "",
-    *,
-    verbose: bool = False,
-) -> None:
+@dataclass(frozen=True)
+class Results:
+    """What a command has found."""
+
+    outcomes: Sequence[Outcome]
+    seconds: float
+    problems: Sequence[str] = ()  # what could not be looked into, one line each
+    partial: str = ""  # why not all that was asked for is here
+
+    @property
+    def checked(self) -> list[tuple[Outcome, Report]]:
+        """What has a report."""
+        return [(item, item.report) for item in self.outcomes if item.report is not None]
+
+
+def show(results: Results, console: Console, *, verbose: bool = False) -> None:
     """Print what is broken with its mend and rerun line, the table, what is missing, a summary."""
-    checked = sorted(
-        ((item, item.report) for item in outcomes if item.report is not None),
-        key=lambda pair: pair[1].rank,
-    )
+    checked = sorted(results.checked, key=lambda pair: pair[1].rank)
     reports = [report for _, report in checked]
     console.print()
     for guessed in (False, True):
@@ -61,7 +67,7 @@ def show(
             if guessed:
                 _ask_for_inputs(outcome, console)
     print_table(reports, console, verbose=verbose)
-    for outcome in outcomes:
+    for outcome in results.outcomes:
         if outcome.report is None:
             console.print(
                 f"[yellow]not checked[/] {escape(outcome.name)}: {escape(outcome.reason)}"
@@ -76,11 +82,11 @@ def show(
                 console.print(
                     f"[yellow]{finding.clause}[/] {escape(finding.detail)}", soft_wrap=True
                 )
-    for problem in problems:
+    for problem in results.problems:
         console.print(f"[yellow]not looked into[/] {escape(clean(problem))}", soft_wrap=True)
-    if partial:
-        console.print(f"[bold yellow]{partial}[/]")
-    _print_summary(outcomes, reports, console, seconds)
+    if results.partial:
+        console.print(f"[bold yellow]{results.partial}[/]")
+    _print_summary(results, console)
 
 
 def _ask_for_inputs(outcome: Outcome, console: Console) -> None:
@@ -92,70 +98,56 @@ def _ask_for_inputs(outcome: Outcome, console: Console) -> None:
     console.print(f"  [dim]with yours:[/] {escape(line)}", soft_wrap=True)
 
 
-def _print_summary(
-    outcomes: Sequence[Outcome], reports: Sequence[Report], console: Console, seconds: float
-) -> None:
+def _print_summary(results: Results, console: Console) -> None:
+    outcomes = results.outcomes
     # What every clause passed over was not checked: "not checked" counts it.
-    reports = [r for r in reports if any(f.verdict is not Verdict.SKIPPED for f in r)]
+    reports = [r for _, r in results.checked if any(f.verdict is not Verdict.SKIPPED for f in r)]
     given = [report for report in reports if not report.guessed]
     verdicts = [{finding.verdict for finding in report.problems} for report in given]
-    doubtful = sum(bool(report.guessed) and not report.ok for report in reports)
-    broken = sum(Verdict.BROKEN in found for found in verdicts)
-    crashing = sum(Verdict.CRASHES in found for found in verdicts)
-    bad = [f"[bold red]{broken} broken[/]"] if broken else []
-    bad += [f"[bold magenta]{crashing} with crashes[/]"] if crashing else []
-    bad += [f"[bold yellow]{doubtful} doubtful, with guessed inputs[/]"] if doubtful else []
-    state = ", ".join(bad) or ("[bold green]ok[/]" if reports else "nothing is known")
-    accepted = sum(len(report.accepted) for report in reports)
+    bad = _counted({
+        "[bold red]{} broken[/]": sum(Verdict.BROKEN in found for found in verdicts),
+        "[bold magenta]{} with crashes[/]": sum(Verdict.CRASHES in found for found in verdicts),
+        "[bold yellow]{} doubtful, with guessed inputs[/]": sum(
+            bool(report.guessed) and not report.ok for report in reports
+        ),
+    })  # fmt: skip
+    state = bad or ["[bold green]ok[/]" if reports else "nothing is known"]
     partly = sum(bool(outcome.unchecked) and outcome.report in reports for outcome in outcomes)
-    missing = sum(bool(outcome.unchecked) for outcome in outcomes) - partly
     training = sum(item.training and item.report in reports for item in outcomes)
     count = len(reports) - training
     trained = " and the training" if training else ""
-    parts = [f"{count} Function{'' if count == 1 else 's'}{trained} checked", state]
-    if accepted:
-        parts.append(f"{accepted} accepted")
-    if missing:
-        parts.append(f"[yellow]{missing} not checked[/]")
-    if partly:
-        parts.append(f"[yellow]{partly} not wholly[/]")
-    inferred = sum(report.inferred for report in reports)
-    if inferred:
-        parts.append(f"gradient intent inferred for {inferred}")
-    console.print(f"{', '.join(parts)} in {seconds:.1f} s.")
+    rest = _counted({
+        "{} accepted": sum(len(report.accepted) for report in reports),
+        "[yellow]{} not checked[/]": sum(bool(item.unchecked) for item in outcomes) - partly,
+        "[yellow]{} not wholly[/]": partly,
+        "gradient intent inferred for {}": sum(report.inferred for report in reports),
+    })  # fmt: skip
+    checked = f"{count} Function{'' if count == 1 else 's'}{trained} checked"
+    console.print(f"{', '.join([checked, *state, *rest])} in {results.seconds:.1f} s.")
 
 
-def write_outputs(
-    options: Found,
-    outcomes: Sequence[Outcome],
-    problems: Sequence[str],
-    console: Console,
-    *,
-    seconds: float,
-    partial: str,
-) -> None:
+def _counted(counts: dict[str, int]) -> list[str]:
+    """What there is of each, in words."""
+    return [words.format(count) for words, count in counts.items() if count]
+
+
+def write_outputs(options: Found, results: Results, console: Console) -> None:
     """Write JSON, HTML, JUnit, SARIF and annotations, as far as the options ask for them."""
-    reports = [outcome.report for outcome in outcomes if outcome.report is not None]
-    missing = [(item.name, item.reason) for item in outcomes if item.report is None]
-    reruns = {outcome.name: outcome.rerun for outcome in outcomes}
+    reports, partial = [report for _, report in results.checked], results.partial
+    missing = [(item.name, item.reason) for item in results.outcomes if item.report is None]
+    whole: dict[str, Any] = {
+        "reruns": {outcome.name: outcome.rerun for outcome in results.outcomes},
+        "not_checked": missing, "not_imported": results.problems, "partial": partial,
+    }  # fmt: skip
     if options.json is not None:
-        text = render_json(
-            reports, reruns=reruns, not_checked=missing, not_imported=problems, partial=partial
-        )
+        text = render_json(reports, **whole)
         if options.json == "-":
             sys.stdout.write(text)
         else:
             write_file(Path(options.json), text)
     if options.html is not None:
-        page = render_page(
-            reports,
-            not_checked=missing,
-            not_imported=problems,
-            command=shlex.join(["pullback", *mask_secrets(sys.argv[1:])]),
-            reruns=reruns,
-            seconds=seconds,
-            partial=partial,
-        )
+        command = shlex.join(["pullback", *mask_secrets(sys.argv[1:])])
+        page = render_page(reports, command=command, seconds=results.seconds, **whole)
         write_file(options.html, page)
         console.print(f"Wrote {options.html}", markup=False)
     if options.junit is not None:

@@ -1,7 +1,7 @@
 """Check each task, with a progress bar, and put the reports of its calls together."""
 
-import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import nullcontext, suppress
@@ -166,15 +166,13 @@ def _run_jobs(jobs: Sequence[Callable[[], Any]], workers: int) -> Iterator[Any]:
         for job in jobs:
             yield None if STOP.is_set() else job()
         return
-    waiting: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
     futures: list[Future[Any]] = [Future() for _ in jobs]
-    for pair in zip(futures, jobs, strict=True):
-        waiting.put(pair)
+    waiting = deque(zip(futures, jobs, strict=True))
 
     def work() -> None:
-        while not (STOP.is_set() or waiting.empty()):
-            with suppress(queue.Empty):  # another thread was first
-                future, job = waiting.get_nowait()
+        with suppress(IndexError):  # no more wait
+            while not STOP.is_set():
+                future, job = waiting.popleft()
                 try:
                     future.set_result(job())
                 except BaseException as error:

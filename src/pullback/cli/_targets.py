@@ -4,17 +4,15 @@ import importlib.util
 import math
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from pullback.cli._tasks import Loaded, Task, tasks_of_recording
 from pullback.errors import ArgumentError, ArgumentTypeError, PullbackError
-from pullback.recording import Locator, Recording, discover, find
+from pullback.recording import Locator, discover, find
 from pullback.tensor import Case
 
 __all__ = [
@@ -22,14 +20,8 @@ __all__ = [
     "find_target",
     "function_task",
     "package_tasks",
-    "recording_tasks",
     "shipped_tasks",
 ]
-
-
-def recording_tasks(path: str, scripts: Sequence[Path] = (), *, trust: bool = False) -> list[Task]:
-    """The tasks of a recording."""
-    return tasks_of_recording(Recording.load(path, scripts=scripts, trust=trust), path)
 
 
 def function_task(target: str, inputs: str | None, timeout: float) -> Task:

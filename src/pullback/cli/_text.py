@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pullback.cli import _state
+from pullback.cli import _words
 from pullback.cli._files import write_file
 from pullback.errors import ArgumentError
 
@@ -56,7 +56,7 @@ def _run(  # noqa: PLR0917 - typer reads the options off the parameters
     given = {name: limit for name, limit in limits.items() if limit is not None}
     account = Account(**given) if given else None
     run = Run(journal, account=account, max_output_tokens=max_output_tokens, patience=patience)
-    return run_program(run, program, _state.program or [])
+    return run_program(run, program, _words.program or [])
 
 
 @app.command("replay")
@@ -81,7 +81,7 @@ def _replay(
         if path is None:
             what = "The journal does not say which program made it."
         raise ArgumentError(what, given=str(path or journal), mend="Pass --program.")
-    arguments = recorded[1:] if _state.program is None else _state.program
+    arguments = recorded[1:] if _words.program is None else _words.program
     return run_program(run, path, arguments)
 
 

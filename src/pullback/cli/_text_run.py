@@ -1,6 +1,5 @@
 """Run a program within a `Run`: tell the plan, show what it costs, and say how to resume."""
 
-import runpy
 import shlex
 import sys
 import sysconfig
@@ -16,6 +15,7 @@ from rich.table import Table
 
 import pullback
 from pullback.errors import ArgumentError, BudgetError, PullbackError, ReplyError
+from pullback.internal._as_main import run_as_main
 from pullback.internal._secrets import mask_secrets
 from pullback.internal._text import clean
 from pullback.report import make_console
@@ -69,12 +69,11 @@ def run_program(run: Run, program: Path, arguments: Sequence[str]) -> int:
 
 
 def _execute(program: Path, arguments: Sequence[str]) -> None:
-    before = sys.argv, sys.path
-    sys.argv, sys.path = [str(program), *arguments], [str(program.resolve().parent), *sys.path]
+    before = sys.argv, [*sys.path]
     try:
-        runpy.run_path(str(program), run_name="__main__")
+        run_as_main([str(program), *arguments])
     finally:
-        sys.argv, sys.path = before
+        sys.argv, sys.path[:] = before
 
 
 def _note_program(run: Run, program: Path, arguments: Sequence[str]) -> None:

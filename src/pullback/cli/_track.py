@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from pullback.cli import _state
+from pullback.cli import _words
 from pullback.cli._files import refuse_same
 from pullback.cli._signals import end_if_asked
 from pullback.cli._words import say
@@ -37,7 +37,7 @@ class _ProgramOrCommand(TyperGroup):
     """A group that runs a program where one was given after ``--``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if _state.program is not None and (not args or args[0] not in self.commands):
+        if _words.program is not None and (not args or args[0] not in self.commands):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
@@ -65,7 +65,7 @@ def _run(
     from pullback.tracking.report._html import write_html
 
     check_counts(every=every, history=history)
-    program = _state.program or []
+    program = _words.program or []
     interpreter, flags, command = _split(program)
     options: dict[str, Any] = {
         "every": every,
@@ -83,9 +83,10 @@ def _run(
     with running(words, os.environ) as wait:
         code, _ = wait()
     end_if_asked()
+    status = code if code >= 0 else 128 - code
     if _stamp(jsonl) == before:  # it is opened with the first module that is tracked
         _refuse_unrecorded(program, code, names)
-        raise typer.Exit(code if code >= 0 else 128 - code)
+        raise typer.Exit(status)
     run = read_run(jsonl)
     write_html(run, html)
     for path in replaced:
@@ -93,7 +94,7 @@ def _run(
     for finding in diagnose(run)[:20]:
         typer.echo(str(finding))
     typer.echo(f"{len(run.series)} tensors in {jsonl}, report in {html}")
-    raise typer.Exit(code if code >= 0 else 128 - code)
+    raise typer.Exit(status)
 
 
 @app.command("diff")

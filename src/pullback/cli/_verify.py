@@ -12,7 +12,7 @@ from typing import Any
 from rich.markup import escape
 
 from pullback.cli._options import TIMEOUT, VerifyOptions
-from pullback.cli._outputs import aside, show, write_outputs
+from pullback.cli._outputs import Results, aside, show, write_outputs
 from pullback.cli._targets import evaluate, find_target
 from pullback.cli._tasks import Outcome
 from pullback.conformance import reseed
@@ -55,13 +55,13 @@ def run_verify(options: VerifyOptions) -> int:
             found[name] = _outcome(name, outcome, [name, *words], options.seed)
     outcomes = [found[name] for name in dict.fromkeys(kernels)]
     reports = [item.report for item in outcomes if item.report is not None]
-    seconds = sum(report.seconds for report in reports)
-    show(outcomes, (), console, seconds, verbose=options.verbose)
-    for item in outcomes:
-        if item.report is not None and item.report.environment["speed"]:
-            said = f"{item.name} takes {item.report.environment['speed']} time."
+    results = Results(outcomes, sum(report.seconds for report in reports))
+    show(results, console, verbose=options.verbose)
+    for report in reports:
+        if report.environment["speed"]:
+            said = f"{report.function} takes {report.environment['speed']} time."
             console.print(escape(said), highlight=False, soft_wrap=True)
-    write_outputs(options, outcomes, (), console, seconds=seconds, partial="")
+    write_outputs(options, results, console)
     if not all(reports):
         return _BROKEN
     return 0 if len(reports) == len(outcomes) else _UNCHECKED

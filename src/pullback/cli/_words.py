@@ -1,4 +1,4 @@
-"""Say what to type where a word of the command line is meant otherwise."""
+"""The words of the command line: those of a program, and what to type where one is misread."""
 
 import ast
 import os
@@ -11,21 +11,24 @@ from pullback.errors import ArgumentError
 from pullback.internal._files import package_around
 from pullback.internal._syntax import parse
 
-__all__ = ["is_recording", "refuse_misread", "refuse_program", "say"]
+__all__ = ["is_recording", "program", "refuse_misread", "refuse_program", "say"]
+
+program: list[str] | None = None
+"""The words after ``--``: a program to run, or ``None`` if there was no ``--``."""
 
 
 def refuse_program(words: Sequence[str]) -> None:
     """Refuse a program that was not set apart: its options would be read as ours."""
-    command, program = words[:1], words[1:]
-    if command not in (["check"], ["record"], ["track"]) or not program:
+    command, rest = words[:1], words[1:]
+    if command not in (["check"], ["record"], ["track"]) or not rest:
         return
-    is_script = program[0].endswith(".py")
-    python = not is_script and len(program) > 1 and Path(program[0]).name.startswith("python")
+    is_script = rest[0].endswith(".py")
+    python = not is_script and len(rest) > 1 and Path(rest[0]).name.startswith("python")
     if python or (is_script and command != ["check"]):  # which takes the name of one
-        run = ["python", *program] if is_script else program
+        run = ["python", *rest] if is_script else rest
         raise ArgumentError(
             "A program to run goes after --.",
-            given=shlex.join(program),
+            given=shlex.join(rest),
             mend=f"pullback {command[0]} -- {shlex.join(run)}",
         )
 

@@ -160,18 +160,14 @@ def _check_of(function: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], None
         for name, value in [*zip(names, args, strict=True), *kwargs.items()]:
             kind = kinds.get(name) or kinds.get(more)
             if kind is None:
-                _refuse_name(function, name, kinds)
+                raise ArgumentTypeError(
+                    f"{_name_of(function)} has no argument of this name.", given=name,
+                    expected=", ".join(each for each in kinds if each != "self") or "none",
+                )  # fmt: skip
             if type(value) not in kind.known and not kind.takes(value):
                 _refuse(function, name, value, kind)
 
     return check
-
-
-def _refuse_name(function: Any, name: str, known: Iterable[str]) -> NoReturn:
-    raise ArgumentTypeError(
-        f"{_name_of(function)} has no argument of this name.", given=name,
-        expected=", ".join(each for each in known if each != "self") or "none",
-    )  # fmt: skip
 
 
 def _name_of(function: Any) -> str:

@@ -156,63 +156,49 @@ def running(
     Raises:
         OSError: it cannot be started.
     """
+    heard: list[int] = []
     with contextlib.ExitStack() as stack:
-        hears = threading.current_thread() is threading.main_thread()  # no other gets signals
-        listener = stack.enter_context(_Listener()) if hears else None
+        gets = threading.current_thread() is threading.main_thread()  # no other gets signals
+        went_to_all = stack.enter_context(_listening()) if gets else None
         process = subprocess.Popen(list(command), env=dict(variables), stdout=stdout)  # noqa: S603 - the user's own command line
         stack.callback(process.wait)  # whatever becomes of us, it ends as it would
-        heard = stack.enter_context(_relayed(process, listener)) if listener else []
+
+        def hand_on(number: int, frame: FrameType | None) -> None:
+            del frame
+            heard.append(number)
+            if number in (signal.SIGTERM, getattr(signal, "SIGHUP", None)):
+                STOP.set()
+            if went_to_all is not None and not went_to_all(number):
+                process.send_signal(number)
 
         def wait() -> tuple[int, bool]:
             code = process.wait()
             # What starts others, torchrun for one, ends with a status of its own.
             return code, code == -signal.SIGINT or (code != 0 and signal.SIGINT in heard)
 
-        yield wait
-
-
-class _Listener:
-    """A process beside us that says which signals it gets."""
-
-    def __enter__(self) -> "_Listener":
-        code = _LISTENER.format(numbers=[int(number) for number in _SIGNALS])
-        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and code
-            [sys.executable, "-I", "-S", "-c", code],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        return self
-
-    def __exit__(self, *reason: object) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def hears(self, number: int) -> bool:
-        """Whether a signal that has just reached us went to the listener too."""
-        if self._process.stdout is None:
-            return False
-        pipe = self._process.stdout.fileno()
-        while select.select([pipe], [], [], _SECONDS)[0]:
-            heard = os.read(pipe, 1)
-            # Killed before it could listen: then too the signal went to all.
-            if not heard or heard[0] == number:
-                return True
-        return False
+        with handled(_NAMES, hand_on):  # in the main thread alone
+            yield wait
 
 
 @contextlib.contextmanager
-def _relayed(process: "subprocess.Popen[bytes]", listener: _Listener) -> Iterator[list[int]]:
-    """Hand each signal that went to us alone to the program; gives those that were heard."""
-    heard: list[int] = []
+def _listening() -> Iterator[Callable[[int], bool]]:
+    """A process beside us; gives whether a signal that has just reached us went there too."""
+    code = _LISTENER.format(numbers=[int(number) for number in _SIGNALS])
+    with subprocess.Popen(  # noqa: S603 - our own interpreter and code
+        [sys.executable, "-I", "-S", "-c", code],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    ) as listener:  # fmt: skip
+        pipe = listener.stdout.fileno() if listener.stdout else 0
 
-    def hand_on(number: int, frame: FrameType | None) -> None:
-        del frame
-        heard.append(number)
-        if number in (signal.SIGTERM, getattr(signal, "SIGHUP", None)):
-            STOP.set()
-        if not listener.hears(number):
-            process.send_signal(number)
+        def heard(number: int) -> bool:
+            while select.select([pipe], [], [], _SECONDS)[0]:
+                told = os.read(pipe, 1)
+                # Killed before it could listen: then too the signal went to all.
+                if not told or told[0] == number:
+                    return True
+            return False
 
-    with handled(_NAMES, hand_on):
-        yield heard
+        try:
+            yield heard
+        finally:
+            listener.kill()

@@ -7,10 +7,9 @@ empty stand-ins under a dispatch mode that stops there, so that nothing of the o
 and reads ``info`` off that frame.
 """
 
-import contextlib
 import inspect
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,7 +182,14 @@ def registered_rules(op: OpOverload) -> Rules:
         return Rules("composite")
     arguments = schema_of(op).arguments
     try:
-        with _alone():
+        # Outside of every transform, mode and override that is active, with gradients on.
+        with (
+            temporarily_clear_interpreter_stack(),
+            disable_current_modes(),
+            disable_torch_function(),
+            torch.inference_mode(False),
+            torch.enable_grad(),
+        ):
             positional = [_stand_in(a, op) for a in arguments if not a.kwarg_only]
             named = {a.name: _stand_in(a, op) for a in arguments if a.kwarg_only}
             with _Stop(op):
@@ -198,19 +204,6 @@ def registered_rules(op: OpOverload) -> Rules:
         return Rules("foreign")
     keys = ("Autograd", "AutogradCPU", "AutogradCUDA")
     return Rules("foreign" if any(has_kernel(op.name(), key) for key in keys) else "none")
-
-
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Leave every transform, mode and override that is active, with gradients on."""
-    with (
-        temporarily_clear_interpreter_stack(),
-        disable_current_modes(),
-        disable_torch_function(),
-        torch.inference_mode(False),
-        torch.enable_grad(),
-    ):
-        yield
 
 
 class _ReachedError(Exception):

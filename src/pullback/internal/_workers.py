@@ -81,7 +81,7 @@ def prepare_worker(module: str, *arguments: object, as_copy: bool = False) -> No
     """
     if sys.platform == "linux":
         with contextlib.suppress(_Gone), _lock:
-            _current(as_copy).tell({"prepare": module, "with": arguments})
+            _current(as_copy).tell("prepare", module, *arguments)
 
 
 class _Gone(Exception):
@@ -112,17 +112,9 @@ class _Client:
 
     def start(self, module: str, folder: Path, loaded: str) -> Child:
         """A copy of the server that runs the module."""
-        request = {
-            "start": module,
-            "loaded": loaded,
-            "folder": str(folder),
-            "paths": import_path(),
-            "current": os.getcwd(),
-            "temporary": temporary_place(folder),
-        }
-        log = folder / "errors.txt"
+        log, here = folder / "errors.txt", (import_path(), os.getcwd(), temporary_place(folder))
         with self._asking:
-            if not self._ask(request, stop=True):
+            if not self._ask("start", module, loaded, folder, *here, stop=True):
                 raise _Gone
             try:
                 pid = self._answer()
@@ -131,7 +123,7 @@ class _Client:
                 return _Copy(self._process.pid, log, lambda: -signal.SIGKILL)
         return _Copy(pid, log, lambda: self._end(pid))
 
-    def tell(self, request: dict[str, Any]) -> None:
+    def tell(self, *request: object) -> None:
         """Send a request."""
         try:
             self._connection.send(request)
@@ -143,8 +135,8 @@ class _Client:
         """Whether it has ended."""
         return self._connection.closed or self._process.has_ended()
 
-    def _ask(self, request: dict[str, Any], *, stop: bool = False) -> Any:
-        self.tell(request)
+    def _ask(self, *request: object, stop: bool = False) -> Any:
+        self.tell(*request)
         return self._answer(stop=stop)
 
     def _answer(self, *, stop: bool = False) -> Any:
@@ -164,7 +156,7 @@ class _Client:
     def _end(self, pid: int) -> int:
         try:
             with self._asking:
-                return self._ask({"end": pid})
+                return self._ask("end", pid)
         except _Gone:
             return -signal.SIGKILL  # its copies end with it
 
@@ -258,7 +250,7 @@ class _Server:
                 if not self._is_asked(0.0) and self._goes_on():
                     continue
                 if self._is_asked(1.0):
-                    self._answer(self._connection.recv())
+                    self._answer(*self._connection.recv())
                     since = time.monotonic()
         except (EOFError, OSError, KeyboardInterrupt):
             pass
@@ -279,34 +271,35 @@ class _Server:
             return False
         return True
 
-    def _answer(self, request: dict[str, Any]) -> None:
-        if "prepare" in request:
-            asked = request["prepare"], request["with"]
-            if asked not in self._prepared:
-                self._prepared.add(asked)
-                self._warming = _import(request["prepare"]).warm(*request["with"])
-        elif "start" in request:
-            while request["loaded"] not in self._loaded and self._goes_on():
+    def _answer(self, what: str, *request: Any) -> None:
+        if what == "prepare" and request not in self._prepared:
+            self._prepared.add(request)
+            module, *arguments = request
+            self._warming = _import(module).warm(*arguments)
+        elif what == "start":
+            module, loaded, *place = request
+            while loaded not in self._loaded and self._goes_on():
                 pass
-            module = _import(request["start"])
+            imported = _import(module)
             # A lock that another thread holds is never opened in a copy. Those of OpenBLAS end at
             # a fork.
             good = threading.active_count() == 1
             self._connection.send(good)
             if good:
-                self._connection.send(self._start(module, request))
-        else:
-            self._connection.send(self._children.pop(request["end"]).end())
+                self._connection.send(self._start(imported, *place))
+        elif what == "end":
+            [pid] = request
+            self._connection.send(self._children.pop(pid).end())
 
-    def _start(self, module: ModuleType, request: dict[str, Any]) -> int:
-        folder = Path(request["folder"])
-
+    def _start(
+        self, module: ModuleType, folder: Path, paths: list[str], current: str, temporary: str
+    ) -> int:
         def work() -> None:
             self._connection.close()
             self._children.clear()
-            os.environ["TMPDIR"], tempfile.tempdir = request["temporary"], None
-            sys.path[:] = request["paths"]
-            os.chdir(request["current"])
+            os.environ["TMPDIR"], tempfile.tempdir = temporary, None
+            sys.path[:] = paths
+            os.chdir(current)
             importlib.invalidate_caches()
             module.main(folder)
 

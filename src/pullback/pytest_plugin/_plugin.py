@@ -22,39 +22,24 @@ if TYPE_CHECKING:
 __all__ = ["check_function", "pytest_addoption", "pytest_configure"]
 
 _KEY = "pullback-checks"
+_OPTIONS = (
+    ("clauses", None, "IDS", "only these clauses of the contract, separated by commas"),
+    ("only", "", "TEXT", "only Functions whose module:name contains this"),
+    ("timeout", 60.0, "SECONDS", "that the check of one call may take; 60 by default"),
+    ("html", None, "PATH", "also write one HTML page"),
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--pullback`` and its options."""
     group = parser.getgroup("pullback", "custom differentiable code")
-    group.addoption(
-        "--pullback",
-        action="store_true",
-        default=False,
-        help="check every custom torch.autograd.Function that the tests apply",
-    )
-    group.addoption(
-        "--pullback-clauses",
-        default=None,
-        metavar="IDS",
-        help="only these clauses of the contract, separated by commas",
-    )
-    group.addoption(
-        "--pullback-only",
-        default="",
-        metavar="TEXT",
-        help="only Functions whose module:name contains this",
-    )
-    group.addoption(
-        "--pullback-timeout",
-        default=60.0,
-        type=float,
-        metavar="SECONDS",
-        help="that the check of one call may take; 60 by default",
-    )
-    group.addoption(
-        "--pullback-html", default=None, metavar="PATH", help="also write one HTML page"
-    )
+    applied = "check every custom torch.autograd.Function that the tests apply"
+    group.addoption("--pullback", action="store_true", help=applied)
+    for name, default, metavar, text in _OPTIONS:
+        taken = type(default) if default is not None else str
+        group.addoption(
+            f"--pullback-{name}", default=default, type=taken, metavar=metavar, help=text
+        )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -34,15 +34,14 @@ def refuse_options(config: pytest.Config) -> None:
     page = config.getoption("--pullback-html")
     if not config.getoption("--pullback-timeout") > 0:
         raise pytest.UsageError("--pullback-timeout: not a positive number of seconds")
+    option = "--pullback-clauses"
     try:
         select_clauses(clauses.split(",") if clauses else None)
-    except PullbackError as error:
-        raise pytest.UsageError(f"--pullback-clauses: {error}") from error
-    try:
+        option = "--pullback-html"
         if page:
             refuse_other(Path(page), OUR_PAGE)
     except PullbackError as error:
-        raise pytest.UsageError(f"--pullback-html: {error}") from error
+        raise pytest.UsageError(f"{option}: {error}") from error
 
 
 class _Face:

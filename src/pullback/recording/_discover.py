@@ -68,21 +68,17 @@ def discover(package: str, only: str | None = None, timeout: float = 60.0) -> Di
             begun[0]["reasons"] = {f"its trial calls {end}": 1}  # that is what ended the process
         faults = [message for message in said if "fault" in message]
         if faults or end:
-            fault = faults[0] if faults else {"fault": f"its import {end}", "missing": ""}
-            raise _not_importable(package, **fault)
+            told = faults[0] if faults else {"fault": f"its import {end}", "missing": ""}
+            shows = f'Mend its import first: python -c "import {package}" shows all of it.'
+            missing = f"pip install {told['missing']}, where it is published under that name."
+            raise ArgumentError(
+                f"{package} cannot be imported.",
+                given=told["fault"],
+                mend=missing if told["missing"] else shows,
+            )
         (folder / "counts-0.json").write_text(json.dumps([*found.values()]), encoding="utf-8")
         problems = dict.fromkeys(message["problem"] for message in said if "problem" in message)
         return Discovery(Recording.collect(folder, ["trial", package]), [*problems])
-
-
-def _not_importable(package: str, fault: str, missing: str) -> ArgumentError:
-    return ArgumentError(
-        f"{package} cannot be imported.",
-        given=fault,
-        mend=f"pip install {missing}, where it is published under that name."
-        if missing
-        else f'Mend its import first: python -c "import {package}" shows all of it.',
-    )
 
 
 def _must_exist(package: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["HELPERS", "pattern_of", "signature_of"]
+__all__ = ["HELPERS", "given_to_operator", "pattern_of", "signature_of"]
 
 _BY_VALUE = (
     bool, int, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format,
@@ -39,9 +39,16 @@ def pattern_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         return _UNKNOWN
 
 
-def signature_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def given_to_operator(args: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What an operator was given, of what torch hands on: the last says what was given by name."""
+    return args[:-1], {**args[-1].keyword_only_args}
+
+
+def signature_of(args: tuple[Any, ...], kwargs: dict[str, Any], *, operator: bool = False) -> Any:
     """The shapes, dtypes and kinds of the arguments; what chooses a branch counts by its value."""
     try:
+        if operator:
+            args, kwargs = given_to_operator(args)
         items = [_kind(item) for item in args]
         if kwargs:
             items.extend((name, _kind(item)) for name, item in kwargs.items())
@@ -86,5 +93,5 @@ def _rarer_kind(value: Any, kind: type) -> Any:
     return kind
 
 
-HELPERS = (pattern_of, signature_of, _flags, _kind, _rarer_kind)
+HELPERS = (pattern_of, given_to_operator, signature_of, _flags, _kind, _rarer_kind)
 """Every function here, for whoever has to keep a compiler away from them."""

@@ -27,7 +27,7 @@ import torch
 
 from pullback.internal._launch import Limits
 from pullback.internal.torch import never_compile, operator_of, pytree, watch_apply
-from pullback.recording._kinds import HELPERS, pattern_of, signature_of
+from pullback.recording._kinds import HELPERS, given_to_operator, pattern_of, signature_of
 from pullback.recording.locator._locator import Locator, absolute
 
 __all__ = ["Call", "Record", "Recorder", "choose", "why_no_call"]
@@ -56,6 +56,9 @@ class Call:
     number: int = 0  # among the calls of its Function that are not alike
 
 
+_Copy = Callable[[tuple[Any, ...], dict[str, Any], int], Call | None]
+
+
 @dataclass
 class Pattern:
     """The calls of one Function that ask for the same gradients."""
@@ -76,6 +79,7 @@ class Record:
     slot: int = 0
     answered: int = 0  # the slot of how many kept calls had a backward that ran
     named: bool = True  # whether another process finds it by its name
+    operator: bool = False  # whether it is what torch makes of an operator
     written: bool = False  # whether a call is kept outside of this process
     full: bool = False
     ignored: bool = False
@@ -91,6 +95,7 @@ class Record:
         self.calls[:] = sorted([*others, call], key=lambda one: one.number)
 
 
+@dataclass(eq=False)
 class Recorder:
     """Records every custom Function that is applied while it is installed.
 
@@ -111,26 +116,17 @@ class Recorder:
         tally: how often each was applied, by the slot of its record, and of each of its patterns.
     """
 
-    def __init__(
-        self,
-        copy: Callable[[tuple[Any, ...], dict[str, Any], int], Call | None],
-        keep: Callable[[Record, Call], None] = Record.keep,
-        limits: Limits | None = None,
-        changed: Callable[[], None] = lambda: None,
-        live: Callable[[tuple[Any, ...], dict[str, Any], int], Call | None] | None = None,
-        *,
-        guarded: Callable[[Any], Any] = lambda action: action,
-    ) -> None:
-        self.limits = limits or Limits()
-        self.tally: Any = [0] * _SLOTS
-        self._changed = changed
+    copy: _Copy
+    keep: Callable[[Record, Call], None] = Record.keep
+    limits: Limits = field(default_factory=Limits)
+    changed: Callable[[], None] = lambda: None
+    live: _Copy | None = None
+    guarded: Callable[[Any], Any] = field(default=lambda action: action, kw_only=True)
+
+    def __post_init__(self) -> None:
         self.records: dict[type, Record] = {}
-        self.bytes = 0
-        self._slots = 0
-        self._copy = copy
-        self._keep = keep
-        self._live = live
-        self._guarded = guarded
+        self.tally: Any = [0] * _SLOTS
+        self.bytes = self._slots = 0
         self._lock = threading.RLock()
         self._watches: list[Callable[[], None]] = []
 
@@ -141,7 +137,7 @@ class Recorder:
             base: `torch.autograd.Function`, or a base class that replaces its ``apply``.
         """
         records = self.records
-        see, commit, hear = map(self._guarded, (self._see, self._commit, self._hear))
+        see, commit, hear = map(self.guarded, (self._see, self._commit, self._hear))
 
         def watch(
             call: Callable[..., Any], cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -159,7 +155,7 @@ class Recorder:
                     full = record.full or len(pattern.kept) >= pattern.most
                     if full and not pattern.due:
                         return call(cls, *args, **kwargs)
-                    signature = signature_of(args, kwargs)
+                    signature = signature_of(args, kwargs, operator=record.operator)
                     seen = full or signature in record.signatures
                     if seen and signature not in pattern.due:
                         return call(cls, *args, **kwargs)
@@ -191,17 +187,16 @@ class Recorder:
         self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Record, Any, Call | None, Call | None] | None:
         with self._lock:
-            operator = operator_of(cls)
-            record = self.records.get(cls) or self._meet(cls, operator)
+            record = self.records.get(cls) or self._meet(cls)
             if record.ignored:
                 return None
             name = pattern_of(args, kwargs)
             pattern = record.patterns.get(name) or self._meet_pattern(record, name)
             if pattern is None:
                 return None
-            if operator is not None:
-                args, kwargs = args[:-1], {**args[-1].keyword_only_args}
-            signature = signature_of(args, kwargs)
+            signature = signature_of(args, kwargs, operator=record.operator)
+            if record.operator:
+                args, kwargs = given_to_operator(args)
             earlier = record.signatures.get(signature)
             if signature in pattern.due:
                 pattern.due.remove(signature)
@@ -213,30 +208,32 @@ class Recorder:
             limit = min(self.limits.call_bytes, left)
             call = live = None
             with self._noting(record):
-                call = self._copy(args, kwargs, limit)
+                call = self.copy(args, kwargs, limit)
                 if call is None:  # tensors without data: a tracer passes through, nobody calls
                     if earlier is None:
                         del record.signatures[signature]
                     return None
-            if self._live is not None and not (call and record.named):
+            if self.live is not None and not (call and record.named):
                 with contextlib.suppress(Exception):  # why is noted
-                    live = self._live(args, kwargs, limit)
+                    live = self.live(args, kwargs, limit)
             for each in filter(None, (call, live)):
                 each.pattern, each.number = name, [*record.signatures].index(signature)
             if earlier is not None and not all(_is_finite(one) for one in (call, live) if one):
                 return None
             return (record, signature, call, live) if call or live else None
 
-    def _meet(self, cls: type, operator: Any) -> Record:
-        locator = Locator.of(cls if operator is None else operator)
-        named = locator.names(cls if operator is None else operator)
-        record = Record(cls, locator, _script(), self._slot(), self._slot(), named)
+    def _meet(self, cls: type) -> Record:
+        operator = operator_of(cls)
+        applied = cls if operator is None else operator
+        locator = Locator.of(applied)
+        record = Record(cls, locator, _script(), self._slot(), self._slot())
+        record.named, record.operator = locator.names(applied), operator is not None
         self.records[cls] = record
         self.tally[record.slot] += 1
-        if operator is None and cls.__module__.startswith(_NOT_CUSTOM):
+        if not record.operator and cls.__module__.startswith(_NOT_CUSTOM):
             record.ignored = record.full = True
         else:
-            self._changed()
+            self.changed()
         return record
 
     def _meet_pattern(self, record: Record, name: str) -> Pattern | None:
@@ -250,7 +247,7 @@ class Recorder:
         pattern = Pattern(self._slot(), max(1, self.limits.calls - before))
         record.patterns[name] = pattern
         self.tally[pattern.slot] += 1
-        self._changed()
+        self.changed()
         return pattern
 
     def _slot(self) -> int:
@@ -265,7 +262,7 @@ class Recorder:
                 return
             with self._noting(record, "the call could not be written: "):
                 if call is not None:
-                    self._keep(record, call)
+                    self.keep(record, call)
                     record.written = True
                 if live is not None:
                     record.keep(live)
@@ -297,7 +294,7 @@ class Recorder:
 
     def _note(self, record: Record, text: str) -> None:
         record.reasons[text] = record.reasons.get(text, 0) + 1
-        self._changed()
+        self.changed()
 
 
 def why_no_call(reasons: Mapping[str, int]) -> str:

@@ -1,5 +1,6 @@
 """`render_junit`: reports as JUnit XML, a suite for each Function and a case for each clause."""
 
+from collections import Counter
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
@@ -20,9 +21,6 @@ def render_junit(
         reports: what was checked.
         not_checked: names of Functions that could not be checked, with the reason.
         partial: why not everything that was asked for is here, or an empty text.
-
-    Returns:
-        The text of the file.
 
     Example:
         >>> "testsuites" in render_junit([Findings("a:F", "exact", False, (), 0)])
@@ -46,17 +44,15 @@ def render_junit(
 
 
 def _add_suite(root: ElementTree.Element, report: Findings) -> None:
-    def count(tag: str) -> str:
-        return str(sum(_tag(finding) == tag for finding in report))
-
+    counts = Counter(map(_tag, report))
     suite = ElementTree.SubElement(
         root,
         "testsuite",
         name=report.function,
         tests=str(len(report)),
-        failures=count("failure"),
-        errors=count("error"),
-        skipped=count("skipped"),
+        failures=str(counts["failure"]),
+        errors=str(counts["error"]),
+        skipped=str(counts["skipped"]),
         time=f"{report.seconds:.3f}",
     )
     for finding in report:

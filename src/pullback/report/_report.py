@@ -62,13 +62,7 @@ class Report(Findings):
 
     @classmethod
     def from_json(cls, text: str) -> "Report":
-        """Read what `to_json` wrote.
-
-        Arguments:
-            text: a JSON object.
-
-        Returns:
-            An equal report.
+        """Read what `to_json` wrote, as an equal report.
 
         Raises:
             ArgumentError: the text is not the JSON of a report.
@@ -88,9 +82,6 @@ class Report(Findings):
 
     def to_html(self) -> str:
         """The report as one self-contained HTML page.
-
-        Returns:
-            The text of the page.
 
         Example:
             >>> report = Report("a:F", "exact", False, (), 0)
@@ -130,14 +121,11 @@ class Report(Findings):
         return self.to_text()
 
     def to_text(self, *, verbose: bool = False) -> str:
-        """The report as plain text.
+        """The report as plain text, for a terminal of 100 columns.
 
         Arguments:
             verbose: with every clause and finding, the tables of entries and the scripts; without,
                 one finding for each cause, and the clauses that are kept by name.
-
-        Returns:
-            The text, for a terminal of 100 columns.
 
         Example:
             >>> print(Report("a:F", "exact", False, (Finding("form", Verdict.HOLDS, ""),), 3))
@@ -178,15 +166,9 @@ class Report(Findings):
     def _heading(self) -> str:
         state = "ok" if self.ok else f"{len(self.problems)} problem(s)"
         parts = [f"{self.function}: {state}", *filter(None, [self.intent]), f"seed {self.seed}"]
-        if self.constants:
-            parts.append(f"constants {', '.join(self.constants)}")
-        if self.cut_down:
-            parts.append(f"judged {', '.join(self.cut_down)}")
-        if self.without:
-            parts.append(f"without {', '.join(self.without)}")
-        if self.unchecked:
-            parts.append(self.unchecked)
-        return ", ".join(parts)
+        told = {"constants": self.constants, "judged": self.cut_down, "without": self.without}
+        parts += [f"{label} {', '.join(names)}" for label, names in told.items() if names]
+        return ", ".join([*parts, *filter(None, [self.unchecked])])
 
 
 def merge_reports(reports: Sequence[Report]) -> Report:

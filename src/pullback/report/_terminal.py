@@ -105,24 +105,17 @@ def print_table(reports: Sequence[Findings], console: Console, *, verbose: bool 
 
 def _print_remarks(report: Findings, name: str, console: Console) -> None:
     """What the signs do not say: constants, accepted findings, clauses that were not run."""
-    lines = []
-    if report.constants:
-        lines.append(
-            f"[dim]constants of[/] {escape(name)}: {', '.join(map(escape, report.constants))}"
-        )
-    if report.cut_down:
-        lines.append(f"[dim]judged of[/] {escape(name)}: {', '.join(map(escape, report.cut_down))}")
-    lines += [
-        f"[dim]accepted in[/] {escape(name)}: {item.clause} {item.verdict.value}, "
-        f"{escape(item.accepted)}"
-        for item in report.accepted
-    ]
-    if report.guessed:
-        lines.append(f"[yellow]guessed inputs of[/] {escape(name)}: {escape(report.guessed)}")
-    if report.unchecked:
-        lines.append(f"[yellow]not all of[/] {escape(name)}: {escape(report.unchecked)}")
-    for line in lines:
-        console.print(line, soft_wrap=True)
+    accepted = (f"{item.clause} {item.verdict.value}, {item.accepted}" for item in report.accepted)
+    remarks = (
+        ("[dim]constants of[/]", ", ".join(report.constants)),
+        ("[dim]judged of[/]", ", ".join(report.cut_down)),
+        *(("[dim]accepted in[/]", text) for text in accepted),
+        ("[yellow]guessed inputs of[/]", report.guessed),
+        ("[yellow]not all of[/]", report.unchecked),
+    )
+    for lead, text in remarks:
+        if text:
+            console.print(f"{lead} {escape(name)}: {escape(text)}", soft_wrap=True)
 
 
 def _legend(*, plain: bool) -> Text:

@@ -11,7 +11,7 @@ import torch
 from tests.recording.training import dead, sound
 from tests.recording.training.loops import fit
 
-from pullback.cli._outputs import show
+from pullback.cli._outputs import Results, show
 from pullback.cli._tasks import training_outcome
 from pullback.recording import (
     KINDS,
@@ -99,14 +99,14 @@ def test_a_row_of_the_table_tells_of_training() -> None:
     assert training_outcome(Training(), ["python", "generate.py"]) == []
     console = make_console()
     with console.capture() as shown:
-        show([outcome], (), console, 1.0)
+        show(Results([outcome], 1.0), console)
     assert "0 Functions and the training checked, 1 broken" in shown.get()
 
 
 def shown(training: Training) -> str:
     console = make_console()
     with console.capture() as text:
-        show(training_outcome(training, ["python", "train.py"]), (), console, 1.0)
+        show(Results(training_outcome(training, ["python", "train.py"]), 1.0), console)
     return text.get()
 
 
