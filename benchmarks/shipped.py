@@ -42,6 +42,7 @@ REVERSE = ("derivative", "linear", "form")
 CELLS = {"holds": "✓", "lacking": "refused", "skipped": "·"}
 BAD = ("broken", "crashes")
 SAID = 200  # characters of a detail
+TOLD = 120  # on the page
 
 Row = dict[str, str]
 
@@ -162,6 +163,7 @@ def refusals(rows: Sequence[Row]) -> str:
             detail = re.sub(r"\b\w+Function\b", "...", row["detail"])
             detail = re.sub(r"\d+, \w+ of shape \([^)]*\)", "k", detail)
             detail = re.sub(r"\s+men(d:.*|\.\.\.)$", "", detail)
+            detail = textwrap.shorten(detail, TOLD, placeholder=" ...")
             key = (row["clause"], detail.replace("|", r"\|"))
             found.setdefault(key, {})[function_of(row["case"])] = None
     lines = ["| clause | said by | what it says |", "|---|---|---|"]

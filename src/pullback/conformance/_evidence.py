@@ -24,11 +24,11 @@ which then adds up in full; with rounding they do not. In simulation the error i
 that in 99 of 100 comparisons. An error in one entry of many thousand stands out beside a root of
 squares, as it cannot beside a sum of magnitudes.
 
-**Which threshold.** 6 errors, by the above, and above these a relative part for what backward
-itself computes to a tolerance: 1e-5 in float64, a hundredth of the smallest error that is to be
-found (1e-3), and 5e-3 in float32, a sixth of 3 %. Along a random direction a gradient that is wrong
+**Which threshold.** 6 errors, by the above, and above these a relative part for what forward or
+backward computes to a tolerance (of 1e-7 or so, by solvers): 3e-5 in float64, a thirtieth of the
+smallest error that is to be found (1e-3), and 5e-3 in float32, a sixth of 3 %. Along a random direction a gradient that is wrong
 by the factor 1 + d differs by d |S|, where S is close to normal with the deviation to which the
-threshold is relative: it is missed where |S| is small, with a probability of 0.8 threshold / d (1 %
+threshold is relative: it is missed where |S| is small, with a probability of 0.8 threshold / d (2 %
 in float64, 13 % in float32). Along a coherent one it differs by d of the scale itself and is not.
 Every second comparison is coherent, and none that misses acquits alone (`decide`).
 
@@ -47,7 +47,7 @@ h^2. Only where the last three of these agree is there a limit: a root or a loga
 limit of zero has no digits to agree in: it is told beside the largest quotient. f is rounded at 0
 and at h, and so is what moves: 4 eps (|f| + |x f'|) / h is noise; where both are zero steps of any
 size can be told from none. At all smaller steps whose noise is less than a tenth of the largest
-quotient the quotient stays within 1e-5 of the limit, as is asked of a derivative elsewhere; else
+quotient the quotient stays within 3e-5 of the limit, as is asked of a derivative elsewhere; else
 there is none: the sine of a large number's square swings within the eighth step.
 """
 
@@ -89,7 +89,8 @@ _CLOSER = 10  # steps of one side that are closer than these
 _FINE = 3
 # How many times its estimated error an estimate may be off, and the relative part beside it.
 _ERRORS = 6
-_RELATIVE = {2.0**-52: 1e-5, 2.0**-23: 5e-3}  # by the precision of float64 and of float32
+# By the precision of float64 and of float32. What iterates to 1e-7 or so has slopes of five digits.
+_RELATIVE = {2.0**-52: 3e-5, 2.0**-23: 5e-3}
 _ROUGHEST = 0.1  # in less than float32
 
 

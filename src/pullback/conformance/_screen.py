@@ -26,10 +26,16 @@ from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._vectors import filled, flatten, products, unflatten
 from pullback.report import Finding, Verdict
 
-__all__ = ["RIGHT", "Run", "Sweep", "agrees", "already", "died", "every_output", "is_foreign",
-           "is_right", "is_wrong"]  # fmt: skip
+__all__ = ["APART", "RIGHT", "Run", "Sweep", "agrees", "already", "died", "every_output",
+           "is_foreign", "is_right", "is_wrong"]  # fmt: skip
 
 RIGHT = "right"
+APART = 1e-3
+"""The relative error that is told at other arguments than those given.
+
+A solver that ends at a tolerance is right to its square root or so, by how well the arguments are
+conditioned; a fault at a size or a value is gross.
+"""
 
 _Name = TypeVar("_Name")
 _Made = TypeVar("_Made")

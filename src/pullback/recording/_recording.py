@@ -252,7 +252,8 @@ class Recording:
             if entry is not found:
                 entry._add(found, alike=calls is None)
         for entry in functions.values():
-            flags = ("--script", entry.script) if entry.script else ("--trust",)
+            own = entry.locator.script  # what a package calls may be anything of its own
+            flags = ("--script", entry.script) if own else ("--trust",)
             entry.loader = Loader(entry.paths, flags)
             if calls is not None:
                 entry._choose(calls)

@@ -222,6 +222,7 @@ class Findings:
         return (
             finding.clause in _BEYOND_TRAINING, finding.clause == "values",
             finding.verdict is not Verdict.BROKEN,
+            finding.clause == "leak",  # memory, where others are wrong numbers
             finding.clause == "linear" and self.gradient == "nonlinear",
             finding.clause not in _FIRST_GRADIENT,
             -sum(f.cause == finding.clause for f in self.problems),

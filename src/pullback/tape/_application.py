@@ -309,14 +309,13 @@ class Application(Node):
         )
 
     def _sign(self, answers: Sequence[Variable], gradients: Sequence[Any]) -> None:
-        """Say on new notes where they come from."""
-        new = [note for each in answers for note in notes_in(each) if note._origin is None]
-        if new:
-            passed_on = {id(note) for each in gradients for note in notes_in(each)}
-            origin = Origin(self._name, self.role, self.sequence)
-            for note in new:
-                if id(note) not in passed_on:
-                    note._origin = origin
+        """Say on new notes where they come from, but on those that were passed on."""
+        passed_on = set(map(id, _notes(gradients)))
+        for answer in answers:
+            plain = type(answer) is Variable and type(answer._data) is str
+            for note in (answer,) if plain else notes_in(answer):
+                if note._origin is None and id(note) not in passed_on:
+                    note._origin = Origin(self._name, self.role, self.sequence)
 
     def push(self, tangents: Sequence[Any]) -> list[Any] | None:
         """Run jvp; None where there is none, so that it is to be derived."""
@@ -355,6 +354,13 @@ class Application(Node):
                 expected="a Variable; a zero where nothing changes",
             )
         return output.space.conform(answer, self._wrong("tangent", "output", number))
+
+
+def _notes(gradients: Sequence[Any]) -> Sequence[Variable]:
+    """The notes in gradients: mostly in one, which is Feedback."""
+    if len(gradients) == 1:
+        return notes_in(gradients[0])
+    return [note for gradient in gradients for note in notes_in(gradient)]
 
 
 def _among(value: Any, others: Sequence[Any]) -> bool:

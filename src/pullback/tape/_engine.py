@@ -203,8 +203,10 @@ class Pass:
                     totals[id(variable)] = (variable, space.accumulate(before, gradient))
             self._commits = []
             retained = self._create_graph if retain_graph is None else retain_graph
-            ran = (n for n in self._order if self._leaves or True in self._needed(n))
-            freed = [] if retained else list(ran)
+            freed: list[Node] = []
+            if not retained:
+                every = list(self._order)
+                freed = every if self._leaves else [n for n in every if True in self._needed(n)]
             try:
                 if totals:  # one call that runs no Python in between, so no interrupt splits it
                     deque(map(_set_grad, *zip(*totals.values(), strict=True)), maxlen=0)

@@ -113,7 +113,10 @@ class Node:
     @property
     def role(self) -> str:
         """The role of what the operation made, for messages."""
-        return next((output.role for output in self.outputs if output.role), "")
+        for output in self.outputs:  # a generator would cost a node of texts a tenth of its time
+            if output.role:
+                return output.role
+        return ""
 
     def register_hook(self, hook: Callable[[Any, Any], Any]) -> Handle:
         """Call ``hook(grad_inputs, grad_outputs)`` after the rule; what it returns replaces.
@@ -322,7 +325,7 @@ def plan(
                 postorder.append(node)
             continue
         finished[node] = False
-        for following, _ in reversed(node._next) if node not in stops else ():
+        for following, _ in () if node in stops else node._next[::-1]:
             if following is not None and following.sequence >= since:
                 state = finished.get(following)
                 if state is None:

@@ -3,6 +3,7 @@
 import pytest
 from tests.fuzzing import examples
 from tests.specimens import clauses as of_clauses
+from tests.specimens._specimen import normal
 from tests.specimens.right import (
     domains,
     edges,
@@ -47,6 +48,19 @@ ONCE_FLAGGED = [
     ("LearntStep", "rank", 0), ("Dropout", "rank", 9), ("Dropout", "rank", 10),
     ("SolveRoughly", "values", 14), ("SolvesTogether", "linear", 1005),
 ]  # fmt: skip
+
+
+# With other numbers than those that the specimens have.
+ONCE_FLAGGED_ELSEWHERE = [
+    ("Equilibrium", "values", 3), ("SolveRoughly", "values", 1), ("SolveRoughly", "sizes", 0),
+    ("SolveRoughly", "sizes", 5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "clause", "seed"), ONCE_FLAGGED_ELSEWHERE)
+def test_what_was_flagged_with_some_numbers_is_not(name, clause, seed, monkeypatch):
+    monkeypatch.setitem(normal.__kwdefaults__, "seed", 1000 + seed)
+    test_what_was_flagged_at_some_seed_is_not(name, clause, seed)
 
 
 @pytest.mark.parametrize(("name", "clause", "seed"), ONCE_FLAGGED)

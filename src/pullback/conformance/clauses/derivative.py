@@ -271,6 +271,6 @@ def _finding(probe: Probe, trial: Trial, only: int | None, where: str) -> Findin
         edit = f"{finding.hint} {meant}"
         return replace(finding, hint=edit)
     off = abs(trial.value - trial.estimate.value)
-    close = " They are close: if backward solves or sums to a tolerance, check a finer one."
+    close = " They are close: if forward or backward iterates to a tolerance, check a finer one."
     close *= off < _CLOSE * abs(trial.estimate.value)
     return replace(finding, hint=finding.hint or f"Correct backward for this input. {meant}{close}")

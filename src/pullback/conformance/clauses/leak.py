@@ -38,7 +38,8 @@ def leak(probe: Probe) -> Finding:
                 expected="freed with the last reference, without the garbage collector",
                 got=f"{len(alive)} of {len(references)} tensors alive",
                 hint=f"{SAVE} An output set as an attribute of ctx is a cycle "
-                "(output -> grad_fn -> ctx -> output); a list on the class never ends.",
+                "(output -> grad_fn -> ctx -> output); a list on the class never ends; and torch "
+                "never lets go of what setup_context returns.",
                 repro=[
                     "import gc, weakref; gc.disable()",
                     "ys = outs(); watched = [weakref.ref(y) for y in ys]",

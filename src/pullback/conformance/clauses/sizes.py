@@ -13,7 +13,7 @@ from pullback.conformance._clause import clause
 from pullback.conformance._derivative import Trial, decide, has_own_span, try_derivative
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import Resizing, resizings, together
-from pullback.conformance._screen import RIGHT, Run, Sweep, agrees, already, is_foreign
+from pullback.conformance._screen import APART, RIGHT, Run, Sweep, agrees, already, is_foreign
 from pullback.conformance._structure import tangent
 from pullback.conformance._unwritten import run_filled, tell_unwritten, unwritten
 from pullback.conformance._vectors import are_finite
@@ -244,7 +244,10 @@ def _judge(
         )  # fmt: skip
         tried.looks -= not trial.is_told
         # Squares of its numbers can be told from zero and from infinity.
-        told = 1e-120 < max(abs(trial.value), abs(trial.estimate.value)) < 1e120
+        largest = max(abs(trial.value), abs(trial.estimate.value))
+        told = 1e-120 < largest < 1e120
+        scale = max(largest, trial.estimate.magnitude)
+        told &= abs(trial.value - trial.estimate.value) > APART * scale
         if trial.is_wrong and (told or not math.isfinite(trial.value)):
             return True, trial
         settled = settled or trial.is_told

@@ -16,7 +16,7 @@ from pullback.conformance._evidence import Side, agreement, look
 from pullback.conformance._own import own_gradients
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._repro import Given
-from pullback.conformance._screen import RIGHT, Run, Sweep, agrees, already, is_foreign
+from pullback.conformance._screen import APART, RIGHT, Run, Sweep, agrees, already, is_foreign
 from pullback.conformance._special import (
     ALONG,
     REPRO,
@@ -116,7 +116,7 @@ def _judge(probe: Probe, run: Run, name: str, steps: Sequence[_Way]) -> Finding 
         if _is_torchs(probe, run):
             return None
         hull = slopes.beside(probe, step)
-        if hull.wrong(probe, step) is not None and not hull.jumps(probe, step, wrong):
+        if hull.wrong(probe, step) is not None and not hull.is_of_larger(probe, step, wrong):
             said = f"{slopes} (differences, one-sided)"
             given = {"w": slopes.weights, "v": step}
             return _broken(probe, name, said, wrong, k, repro=ALONG, given=given)
@@ -166,35 +166,29 @@ class _Slopes:
         found = [slope for slope in found if math.isfinite(slope)]
         return replace(self, low=min(found), high=max(found))
 
-    def jumps(self, probe: Probe, step: Tensors, value: float) -> bool:
-        """Whether forward jumps by as much as is wrong, between half of a small point and twice it.
+    def is_of_larger(self, probe: Probe, step: Tensors, value: float) -> bool:
+        """Whether over steps of ordinary sizes beside small numbers forward says the same.
 
-        So does an iteration that ends at an absolute tolerance, since how often it runs depends on
-        the size of the numbers: what it gives for small ones has no digits by which to judge. The
-        third differences of what is smooth are the cube of the spacing, 1e-4 of its values.
+        An iteration that ends at an absolute tolerance gives nothing for small numbers, or one step
+        of it, and no difference of such outputs is a slope. Where forward is smooth it has the same
+        slope beside them, and larger steps, of 1e-3 and 1e-4 of the numbers that
+        were given, tell it in digits that the iteration has.
         """
-        pairs = zip(probe.inputs.points(), probe.original.points(), strict=True)
-        small = [_largest(x) <= 1e-2 * _largest(given) for x, given in pairs]
-        if not any(small):
+        trios = zip(probe.inputs.points(), step, probe.original.points(), strict=True)
+        sizes = [(_largest(x), _largest(v), _largest(given)) for x, v, given in trios if v.any()]
+        if not all(x <= 1e-4 * given for x, _, given in sizes):
             return False
-
-        def at(scale: float) -> torch.Tensor:
-            points = [
-                x * scale if k else x for x, k in zip(probe.inputs.points(), small, strict=True)
-            ]
-            return flatten(probe.output_values(points)).double()
-
-        try:
-            values = [at(2.0 ** (k / 16)) for k in range(-16, 17)]
-        except Exception:  # not defined there
-            return False
-        weights = flatten(self.weights).double()
-        third = torch.stack([(weights * y).sum() for y in values]).diff(n=3).abs().max()
-        trios = zip(probe.inputs.points(), step, small, strict=True)
-        moves = [(_largest(x), _largest(v)) for x, v, k in trios if k]
-        size = max((x / v for x, v in moves if v), default=0.0)
-        gap = max(self.low - value, value - self.high) * size
-        return bool(third > 0.1 * gap)
+        line, weights = probe.line(step), flatten(self.weights).double()
+        near = 0.1 * max(self.low - value, value - self.high)
+        reach = min(given / v for _, v, given in sizes)
+        for h in (1e-3 * reach, 1e-4 * reach):
+            try:
+                slope = (weights * (line(h) - line(-h)).double()).sum() / (2 * h)
+            except Exception:  # not defined there
+                return False
+            if not abs(float(slope) - value) <= near:
+                return False
+        return True
 
     def wrong(self, probe: Probe, step: Tensors) -> float | None:
         """The derivative along the step by backward, where it does not lie between them."""
@@ -204,8 +198,9 @@ class _Slopes:
             return None
         # What rounding in operations of order one leaves of zero is no slope.
         sizes = [float(flatten(part).double().norm()) for part in (self.weights, step)]
-        least = max(1e-11 * sizes[0] * sizes[1], 1 / _MOST)
-        return value if least < max(abs(value), abs(self.low), abs(self.high)) < _MOST else None
+        least, most = 1e-11 * sizes[0] * sizes[1], max(abs(value), abs(self.low), abs(self.high))
+        told = max(self.low - value, value - self.high) > APART * most
+        return value if told and max(least, 1 / _MOST) < most < _MOST else None
 
 
 def _largest(tensor: torch.Tensor) -> float:
