@@ -17,7 +17,7 @@ from tests.fuzzing import examples
 
 from pullback.errors import ArgumentError, GraphError
 from pullback.tape import Function, Variable, abackward, concurrency, stack, vmap
-from pullback.tape._concurrency import run
+from pullback.tape._concurrency import begin, run
 
 
 class Meter:
@@ -184,6 +184,26 @@ def test_what_ends_a_program_reaches_who_asked_and_the_next_is_served(end):
         with pytest.raises(end):
             Ends.apply(Variable(-1.0))
         assert Ends.apply(Variable(3.0)).data == 6.0
+
+
+def test_who_is_cancelled_may_await_while_it_cleans_up():
+    """A portal that cancels each await anew would leave streams open."""
+    begun, ended, said = threading.Event(), threading.Event(), []
+
+    async def work():
+        try:
+            begun.set()
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.01)
+            said.append("cleaned up")
+            ended.set()
+
+    working = begin(work())
+    assert begun.wait(10)
+    working.cancel()
+    assert ended.wait(10)
+    assert said == ["cleaned up"]
 
 
 def test_what_waits_is_refused_while_the_interpreter_ends(monkeypatch):
