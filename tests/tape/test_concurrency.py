@@ -16,7 +16,17 @@ import pytest
 from tests.fuzzing import examples
 
 from pullback.errors import ArgumentError, GraphError
-from pullback.tape import Function, Variable, abackward, concurrency, stack, vmap
+from pullback.tape import (
+    Function,
+    Variable,
+    abackward,
+    concurrency,
+    is_grad_enabled,
+    no_grad,
+    set_grad_enabled,
+    stack,
+    vmap,
+)
 from pullback.tape._concurrency import begin, run
 
 
@@ -235,6 +245,25 @@ def test_a_rule_beyond_what_is_wanted_is_not_awaited():
     assert [note.data for note in y.grad] == asked == ["grad"]
     y.backward(Variable("whole"))  # and what it keeps was not freed
     assert asked == ["grad", "whole"]
+
+
+@pytest.mark.parametrize("switch", [no_grad, partial(set_grad_enabled, False)])
+def test_a_function_or_coroutine_function_is_decorated_not_to_record(switch):
+    x = Variable(2.0, requires_grad=True)
+
+    @switch()
+    def called():
+        return (x * x).requires_grad
+
+    @switch()
+    async def awaited():
+        await asyncio.sleep(0)
+        return (x * x).requires_grad
+
+    assert is_grad_enabled()
+    assert not called()
+    assert not asyncio.run(awaited())
+    assert is_grad_enabled()
 
 
 def test_a_limit_is_a_number():
