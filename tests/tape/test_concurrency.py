@@ -16,8 +16,18 @@ import pytest
 from tests.fuzzing import examples
 
 from pullback.errors import ArgumentError, GraphError
-from pullback.tape import Function, Variable, abackward, concurrency, stack, vmap
-from pullback.tape._concurrency import run
+from pullback.tape import (
+    Function,
+    Variable,
+    abackward,
+    concurrency,
+    is_grad_enabled,
+    no_grad,
+    set_grad_enabled,
+    stack,
+    vmap,
+)
+from pullback.tape._concurrency import begin, run
 
 
 class Meter:
@@ -186,6 +196,26 @@ def test_what_ends_a_program_reaches_who_asked_and_the_next_is_served(end):
         assert Ends.apply(Variable(3.0)).data == 6.0
 
 
+def test_who_is_cancelled_may_await_while_it_cleans_up():
+    """A portal that cancels each await anew would leave streams open."""
+    begun, ended, said = threading.Event(), threading.Event(), []
+
+    async def work():
+        try:
+            begun.set()
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.01)
+            said.append("cleaned up")
+            ended.set()
+
+    working = begin(work())
+    assert begun.wait(10)
+    working.cancel()
+    assert ended.wait(10)
+    assert said == ["cleaned up"]
+
+
 def test_what_waits_is_refused_while_the_interpreter_ends(monkeypatch):
     """A finalizer that asked for it then, when no loop runs any more, waited for ever."""
     with monkeypatch.context() as patched:
@@ -215,6 +245,25 @@ def test_a_rule_beyond_what_is_wanted_is_not_awaited():
     assert [note.data for note in y.grad] == asked == ["grad"]
     y.backward(Variable("whole"))  # and what it keeps was not freed
     assert asked == ["grad", "whole"]
+
+
+@pytest.mark.parametrize("switch", [no_grad, partial(set_grad_enabled, False)])
+def test_a_function_or_coroutine_function_is_decorated_not_to_record(switch):
+    x = Variable(2.0, requires_grad=True)
+
+    @switch()
+    def called():
+        return (x * x).requires_grad
+
+    @switch()
+    async def awaited():
+        await asyncio.sleep(0)
+        return (x * x).requires_grad
+
+    assert is_grad_enabled()
+    assert not called()
+    assert not asyncio.run(awaited())
+    assert is_grad_enabled()
 
 
 def test_a_limit_is_a_number():

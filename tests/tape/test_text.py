@@ -177,7 +177,8 @@ def test_the_critique_can_be_criticised():
     assert [n.data for n in critic.grad] == ["critic: too harsh"]
 
 
-def test_a_critique_written_from_plain_data_refuses_to_be_criticised():
+@pytest.mark.parametrize("notes", [["vague"], ["vague", "long"]], ids=len)
+def test_a_critique_written_from_plain_data_refuses_to_be_criticised(notes):
     class Review(Function):
         @staticmethod
         def forward(ctx, x):
@@ -187,13 +188,16 @@ def test_a_critique_written_from_plain_data_refuses_to_be_criticised():
         @staticmethod
         def backward(ctx, feedback):
             (x,) = ctx.saved_variables
-            return Variable(f"{x.data}: {feedback.data}")
+            said = [Variable(f"{x.data}: {note.data}") for note in feedback]
+            return said if len(said) > 1 else said[0]
 
     (a,) = words("a")
-    (feedback,) = grad(Review.apply(a), a, Variable("vague"), create_graph=True)
-    assert feedback.data == "a: vague"
-    with pytest.raises(UnsupportedError, match=r"ReviewBackward.*plain data"):
-        feedback.notes[0].backward(Variable("too harsh"))
+    said = list(map(Variable, notes))
+    (feedback,) = grad(Review.apply(a), a, said, create_graph=True)
+    assert [note.data for note in feedback] == [f"a: {note}" for note in notes]
+    for note in feedback.notes:
+        with pytest.raises(UnsupportedError, match=r"ReviewBackward.*plain data"):
+            note.backward(Variable("too harsh"))
 
 
 def test_an_edit_is_pushed_on_or_refused():

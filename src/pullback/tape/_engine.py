@@ -88,7 +88,7 @@ class Pass:
             )
 
     async def _awaited(
-        self, node: Node, gradients: list[Any], needed: list[bool] | None
+        self, node: Any, gradients: list[Any], needed: list[bool] | None
     ) -> tuple[Sequence[Any], list[Any]]:
         return await node.apull(gradients, needed, self._create_graph), gradients
 

@@ -1,6 +1,6 @@
 """`Function`: written like `torch.autograd.Function`, over any value; and how it is applied."""
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, Literal, NoReturn
 
 from pullback.errors import DefinitionError
@@ -10,6 +10,11 @@ from pullback.tape._definition import Definition
 from pullback.tape._layout import batch_in
 
 __all__ = ["Function", "finished"]
+
+
+def _of_any_number(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a type checker take a rule of one's own number of gradients for no error."""
+    return rule
 
 
 class Function:
@@ -70,8 +75,7 @@ class Function:
         super().__init_subclass__(**kwargs)
         cls._definition = None
 
-    # The names are those of torch's page. No rule is given keywords: a type checker takes these
-    # signatures for any, so that a rule of its own number of gradients is no error to it.
+    # The names and signatures are those of torch's page.
 
     @staticmethod
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -84,22 +88,26 @@ class Function:
         _missing("setup_context")
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Any, **kwargs: Any) -> Any:
+    @_of_any_number
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
         """Give the gradients of the arguments, from those of the outputs."""
         _missing("backward")
 
     @staticmethod
-    def vjp(ctx: Any, *grad_outputs: Any, **kwargs: Any) -> Any:
+    @_of_any_number
+    def vjp(ctx: Any, *grad_outputs: Any) -> Any:
         """Another name of `backward`."""
         _missing("vjp")
 
     @staticmethod
-    def jvp(ctx: Any, *grad_inputs: Any, **kwargs: Any) -> Any:
+    @_of_any_number
+    def jvp(ctx: Any, *grad_inputs: Any) -> Any:
         """Give the tangents of the outputs, from those of the arguments."""
         _missing("jvp")
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, *args: Any, **kwargs: Any) -> Any:
+    @_of_any_number
+    def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
         """Give the outputs of a whole batch and their out_dims."""
         _missing("vmap")
 

@@ -208,12 +208,6 @@ class Node:
         """
         self._refuse()
 
-    async def apull(
-        self, gradients: Any, needed: Sequence[bool] | None, create_graph: bool
-    ) -> Sequence[Any]:
-        """The same of a rule that waits."""
-        self._refuse()
-
     def push(self, tangents: Any) -> list[Any] | None:
         """Push tangents through, one an edge; None where that is to be derived from `pull`."""
         return None
