@@ -116,7 +116,10 @@ class ScaledFormat:
         scale = self.scales(groups) if self.chosen is None else self.chosen
         overflow = "saturate" if self.chosen is None else overflow
         uniform = None if noise is None else self._group(noise)[0]
-        rounded = self.element.round(groups / scale, uniform, overflow)
+        quotients = groups / scale
+        if self.scale == "E8M0" and values.dtype != torch.float64:
+            quotients = quotients.to(torch.float32)  # by a power of two: what is not exact is tiny
+        rounded = self.element.round(quotients, uniform, overflow)
         return back(rounded * scale).to(values.dtype)
 
     def scales(self, groups: Tensor) -> Tensor:
@@ -261,8 +264,8 @@ def round_values(
 
     With the quantum :math:`q = 2^{\max(e, e_{min}) - M}` of the binade of x, the result is
     :math:`q \operatorname{round}(x / q)`, to nearest even, or, of the magnitude,
-    :math:`q \lfloor x/q + u \rfloor` with noise u. Computed in float64, where every step is exact:
-    there is no double rounding.
+    :math:`q \lfloor x/q + u \rfloor` with noise u. Computed in float64, where every step is exact,
+    or by torch's own cast from a narrower dtype: there is no double rounding.
 
     Arguments:
         values: shape (...), any floating or complex dtype; complex values are rounded by parts.
