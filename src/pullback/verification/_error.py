@@ -31,14 +31,7 @@ from pullback.report import Verdict
 from pullback.verification._answers import Answer, Placing, Runner, dtype_of
 from pullback.verification._kinks import are_of_sides
 
-__all__ = [
-    "FACTOR",
-    "Judge",
-    "Result",
-    "compare_entries",
-    "compare_whole",
-    "widened",
-]
+__all__ = ["Judge", "Result"]
 
 FACTOR = 8.0
 _MOST = 0.125  # of the number itself, that adding up many may add to the error

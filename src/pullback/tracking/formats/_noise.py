@@ -30,7 +30,6 @@ __all__ = [
     "QuantisationNoise",
     "Sums",
     "choose_blocks",
-    "decibels_of",
     "measure_blocks",
     "noise_between",
     "render_noise",

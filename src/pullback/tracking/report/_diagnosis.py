@@ -12,14 +12,7 @@ from pullback.tracking.measure._statistics import Statistics
 from pullback.tracking.run._identity import Key, Observation
 from pullback.tracking.run._log import Run, Series
 
-__all__ = [
-    "Change",
-    "Finding",
-    "Problem",
-    "diagnose",
-    "diff",
-    "same_tensors",
-]
+__all__ = ["Change", "Finding", "Problem", "diagnose", "diff", "same_tensors"]
 
 
 Problem = Literal["non-finite", "dead", "no gradient", "saturated", "drifting"]

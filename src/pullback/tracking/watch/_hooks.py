@@ -40,13 +40,7 @@ from pullback.tracking.watch._measures import factors_of
 from pullback.tracking.watch._store import Seen, Store
 from pullback.tracking.watch._track import begin_operator, in_backward, pass_through
 
-__all__ = [
-    "Attachment",
-    "FunctionWatch",
-    "Names",
-    "Sightings",
-    "choose_by",
-]
+__all__ = ["Attachment", "FunctionWatch", "Names", "choose_by"]
 
 
 def _measure_gradient(store: Store, names: list[Seen], order: int, gradient: torch.Tensor) -> None:

@@ -19,14 +19,7 @@ from pullback.tracking._hang import Overlay
 from pullback.tracking.run._identity import Key, Source
 from pullback.tracking.watch._store import Store
 
-__all__ = [
-    "PARTS",
-    "ParameterWatch",
-    "Part",
-    "StepWatch",
-    "check_parts",
-    "held_by",
-]
+__all__ = ["PARTS", "ParameterWatch", "Part", "StepWatch", "check_parts"]
 
 
 def held_by(optimizer: Optimizer) -> set[int]:

@@ -24,7 +24,7 @@ from pullback.tracking.watch._hooks import Attachment, choose_by
 from pullback.tracking.watch._optimizers import StepWatch
 from pullback.tracking.watch._track import Recorder
 
-__all__ = ["ProgramTracker", "main"]
+__all__ = ["main"]
 
 
 class ProgramTracker(Recorder):

@@ -27,7 +27,7 @@ from pullback.tracking.run._identity import Key, Phase, Place
 from pullback.tracking.run._log import Measured
 from pullback.tracking.watch._measures import Measures
 
-__all__ = ["Absorb", "Rounds", "Seen", "Store", "find_store", "register_store"]
+__all__ = ["Rounds", "Seen", "Store", "find_store", "register_store"]
 
 Absorb = Callable[[list[tuple[Key, Place]], np.ndarray, Measured], None]
 

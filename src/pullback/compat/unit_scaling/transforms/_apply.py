@@ -25,12 +25,7 @@ from pullback.errors import ArgumentTypeError, UnsupportedError
 from pullback.internal.torch import FUSED_ATTENTION, graph_break, never_compile
 from pullback.tracking.formats._model import check_traceable
 
-__all__ = [
-    "apply_transform",
-    "compile",
-    "simulate_format",
-    "simulate_fp8",
-]
+__all__ = ["apply_transform", "compile", "simulate_format", "simulate_fp8"]
 
 
 logger = logging.getLogger(__name__)
