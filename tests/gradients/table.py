@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import pullback.gradients as room
-from pullback.gradients._round import NoiseGradientFunction
+from pullback.gradients._nonlinear import NoiseGradientFunction
 
 Tensors = tuple[Tensor, ...]
 

@@ -21,7 +21,7 @@ from pullback.errors import ArgumentError, ArgumentTypeError, RecordingError
 from pullback.tracking import Tracker
 from pullback.tracking.run._recording import RunWriter
 from pullback.tracking.sinks import JsonLines
-from pullback.tracking.watch._steps import Rounds
+from pullback.tracking.watch._store import Rounds
 
 
 def hooks_of(model: nn.Module) -> list[Any]:

@@ -210,6 +210,17 @@ def test_diff_finds_what_moved() -> None:
         diff(runs[0], runs[1], math.nan)
 
 
+def test_diff_counts_what_is_not_finite() -> None:
+    runs = []
+    for value in (1.0, math.inf):
+        model = nn.Identity()
+        with Tracker(model) as tracker:
+            model(torch.tensor([0.0, value]))
+        runs.append(tracker.run())
+    (change,) = diff(*runs)
+    assert str(change) == "(root) [forward]: 0.7071 -> 0; non-finite values 0 -> 1"
+
+
 def test_diff_tells_what_only_one_run_has() -> None:
     model = sequential()
     with Tracker(model, names=["0"]) as one:

@@ -164,6 +164,22 @@ def test_values_between_bfloat16_round_as_torch_casts():
         )
 
 
+@pytest.mark.parametrize("known", [*FORMATS, *SCALED_FORMATS], ids=str)
+@pytest.mark.parametrize("overflow", ["saturate", "cast"])
+def test_a_cast_of_torch_rounds_as_float64_does(known, overflow):
+    drawn = torch.Generator().manual_seed(1)
+    x = torch.randn(512, 64, generator=drawn) * 2.0 ** torch.randint(
+        -140, 120, (512, 1), generator=drawn
+    )
+    x[:, :8] = x[:, :8].bfloat16().float() * (1 + 2.0**-8)  # ties, and what is around them
+    x[:, 8:10] *= 2.0**-20
+    for values in (x, x.bfloat16(), x.clamp(-6e4, 6e4).half()):
+        got = round_values(values, known, overflow=overflow)
+        expected = round_values(values.double(), known, overflow=overflow).to(values.dtype)
+        torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(got.signbit()[~got.isnan()], expected.signbit()[~got.isnan()])
+
+
 def test_float64_is_not_rounded_twice():
     # Just above the tie between 1 and 1 + 2**-7; through float32 it would become the tie.
     tie = 1 + 2.0**-8

@@ -5,7 +5,7 @@ import torch
 from tests.fuzzing import clauses_of
 
 from pullback import check
-from pullback.gradients._round import DtypeGradientFunction
+from pullback.gradients._nonlinear import DtypeGradientFunction
 from pullback.tracking.formats import E5M2, simulate_format
 from pullback.tracking.formats._cases import cases
 from pullback.tracking.formats._round import RoundGradientFunction, RoundValueFunction

@@ -6,7 +6,7 @@ from torch import nn
 from torch.func import functional_call
 
 from pullback.tracking.formats import ProductFormats, Recipe, round_values, simulate_format
-from pullback.tracking.formats._scaled import find_format
+from pullback.tracking.formats._round import find_format
 
 WEIGHT, ACTIVATION = find_format("E2M1"), find_format("E4M3")
 RECIPE = Recipe({"*": ProductFormats(WEIGHT, ACTIVATION)})

@@ -22,8 +22,7 @@ from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.report import Verdict, read_reports
 from pullback.verification import _conduct
 from pullback.verification._answers import Subject
-from pullback.verification._entries import Result
-from pullback.verification._error import Judge
+from pullback.verification._error import Judge, Result
 from pullback.verification._verify import isolated
 
 # `make test` takes one computation for each kind; `make fuzz` takes all.

@@ -7,8 +7,12 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from pullback.gradients._norm import clip_gradient, normalise_gradient
-from pullback.gradients._round import NoiseGradientFunction, dtype_gradient
+from pullback.gradients._nonlinear import (
+    NoiseGradientFunction,
+    clip_gradient,
+    dtype_gradient,
+    normalise_gradient,
+)
 from pullback.gradients._route import replace_gradient, stop_gradient, where_gradient
 from pullback.gradients._scale import reverse_gradient, scale_both, scale_forward, scale_gradient
 from pullback.gradients._straight_through import (

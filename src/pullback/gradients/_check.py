@@ -13,7 +13,6 @@ from pullback.internal.torch import graph_break, is_exporting, is_functorch_wrap
 __all__ = [
     "Factor",
     "can_look_into",
-    "check_broadcast",
     "check_device",
     "check_factor",
     "check_fits",
@@ -22,7 +21,6 @@ __all__ = [
     "check_strided",
     "check_tensor",
     "multiply",
-    "refuse_export",
     "widen",
 ]
 

@@ -14,8 +14,7 @@ from pullback.tracking.formats import (
     simulate_format,
 )
 from pullback.tracking.measure._statistics import Statistics
-from pullback.tracking.report._diagnosis import Finding, diagnose
-from pullback.tracking.run._difference import Change, diff
+from pullback.tracking.report._diagnosis import Change, Finding, diagnose, diff
 from pullback.tracking.run._identity import Key, Observation, Place
 from pullback.tracking.run._log import Run, Series
 from pullback.tracking.run._recording import read_run

@@ -15,6 +15,7 @@ from weakref import ref
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from pullback.internal.torch import (
     base_of,
@@ -26,7 +27,7 @@ from pullback.internal.torch import (
     without_forward_hooks,
 )
 
-__all__ = ["GradientHook", "Hook", "Hung", "Overlay", "Running", "names_of", "whole_base"]
+__all__ = ["GradientHook", "Hook", "Hung", "Overlay", "Running", "hook_gradient", "names_of"]
 
 _REDUCE = "__reduce_ex__"
 
@@ -153,11 +154,22 @@ never_compile(GradientHook.__call__)
 never_compile(GradientHook._of_base)
 
 
-def whole_base(values: torch.Tensor) -> torch.Tensor | None:
-    """What a tensor is a view of, if it is of all the elements, and was computed."""
-    base = base_of(values)
+def hook_gradient(
+    values: torch.Tensor,
+    see: Callable[[torch.Tensor], None],
+    is_seen: Callable[[torch.Tensor], bool],
+) -> RemovableHandle:
+    """Call a function with the gradient of a tensor, if one comes.
+
+    What it is a view of tells it where the tensor is changed in place, if that is of all the
+    elements, was computed, and is not seen itself.
+    """
+    hook, base = GradientHook(see), base_of(values)
     whole = base is not None and not base.is_leaf and base.numel() == values.numel()
-    return base if whole else None
+    handle = values.register_hook(hook)
+    if base is not None and whole and not is_seen(base):
+        hook.follow_base(values, base)
+    return handle
 
 
 class Running:

@@ -27,7 +27,7 @@ from pullback.conformance import (
 )  # fmt: skip
 from pullback.report import Verdict
 from pullback.verification._answers import Answer, kept_in, same_bits
-from pullback.verification._entries import Result
+from pullback.verification._error import Result
 from pullback.verification._forbidden import Operators
 from pullback.verification._work import Work, broken, promise
 

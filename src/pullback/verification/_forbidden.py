@@ -22,7 +22,7 @@ from pullback.internal.torch import (
 )
 from pullback.report import Verdict
 from pullback.verification._answers import Answer, Subject, dtype_of
-from pullback.verification._entries import Result
+from pullback.verification._error import Result
 from pullback.verification._work import Work, broken, promise
 
 __all__ = ["Operators", "forbidden", "refuse_unknown"]

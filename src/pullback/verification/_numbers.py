@@ -13,7 +13,7 @@ import torch
 from pullback.conformance import Arguments, Resizing, resizings, together
 from pullback.report import Verdict
 from pullback.verification._answers import same_bits
-from pullback.verification._entries import Result
+from pullback.verification._error import Result
 from pullback.verification._work import Trial, Work, broken, promise, raises, wrong
 
 __all__ = ["dtype", "gradients", "layout", "outputs", "second", "sizes", "values"]

@@ -18,7 +18,7 @@ from pullback.report import Finding, Report, Verdict
 from pullback.verification import _conduct as conduct
 from pullback.verification import _numbers as numbers
 from pullback.verification._answers import Slow, Subject
-from pullback.verification._entries import Result
+from pullback.verification._error import Result
 from pullback.verification._forbidden import forbidden, refuse_unknown
 from pullback.verification._work import Promise, Work, promise
 

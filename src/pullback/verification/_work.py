@@ -11,8 +11,7 @@ import torch
 from pullback.conformance import Arguments, guarded, keep, outside, reseed
 from pullback.report import Verdict
 from pullback.verification._answers import Answer, Placing, dtype_of
-from pullback.verification._entries import Result
-from pullback.verification._error import Judge
+from pullback.verification._error import Judge, Result
 
 __all__ = ["Promise", "Trial", "Work", "broken", "promise", "raises", "wrong"]
 

@@ -4,8 +4,13 @@ from pullback.tracking.formats._advice import FormatAdvice, advise_formats, advi
 from pullback.tracking.formats._model import SimulatedFormat, simulate_format
 from pullback.tracking.formats._noise import BlockErrors, QuantisationNoise, signal_to_noise
 from pullback.tracking.formats._recipe import ProductFormats, Recipe
-from pullback.tracking.formats._round import draw_noise, round_values
-from pullback.tracking.formats._scaled import SCALED_FORMATS, ScaledFormat, find_format
+from pullback.tracking.formats._round import (
+    SCALED_FORMATS,
+    ScaledFormat,
+    draw_noise,
+    find_format,
+    round_values,
+)
 from pullback.tracking.formats._table import (
     BFLOAT16,
     E2M1,

@@ -11,8 +11,7 @@ from torch import Tensor
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.gradients._check import check_tensor
 from pullback.internal._arguments import check_counts, checked, is_whole
-from pullback.tracking.formats._round import parts_of
-from pullback.tracking.formats._scaled import Named, find_format
+from pullback.tracking.formats._round import Named, find_format, parts_of
 from pullback.tracking.formats._table import FORMATS, NumberFormat
 from pullback.tracking.measure import _layout as layout
 from pullback.tracking.measure._dispatch import readable

@@ -9,9 +9,8 @@ from torch import Generator, Tensor
 from pullback.gradients._cases import REFUSES, normal, with_tensors
 from pullback.tensor import Case
 from pullback.tracking.formats._model import simulate_format
-from pullback.tracking.formats._round import RoundGradientFunction, RoundValueFunction
+from pullback.tracking.formats._round import RoundGradientFunction, RoundValueFunction, ScaledFormat
 from pullback.tracking.formats._rounding import BlockProductFunction
-from pullback.tracking.formats._scaled import ScaledFormat
 from pullback.tracking.formats._table import E4M3, E5M2
 
 __all__ = ["cases"]

@@ -18,13 +18,14 @@ from pullback.tracking.formats._noise import (
 )
 from pullback.tracking.formats._recipe import ProductFormats, Recipe
 from pullback.tracking.formats._round import (
+    Named,
     RoundGradientFunction,
     Rounding,
     RoundValueFunction,
+    ScaledFormat,
     draw_noise,
 )
 from pullback.tracking.formats._rounding import ProductRounding
-from pullback.tracking.formats._scaled import Named, ScaledFormat
 from pullback.tracking.formats._table import Overflow
 
 __all__ = ["SimulatedFormat", "check_traceable", "simulate_format"]

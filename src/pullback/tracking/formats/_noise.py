@@ -13,8 +13,14 @@ from pullback.gradients._check import check_tensor
 from pullback.internal._arguments import checked
 from pullback.internal.torch import innermost
 from pullback.tracking.formats._recipe import ROLES, Role
-from pullback.tracking.formats._round import parts_of, round_values
-from pullback.tracking.formats._scaled import Format, Named, ScaledFormat, find_format
+from pullback.tracking.formats._round import (
+    Format,
+    Named,
+    ScaledFormat,
+    find_format,
+    parts_of,
+    round_values,
+)
 from pullback.tracking.formats._table import E4M3
 from pullback.tracking.measure._dispatch import readable
 
@@ -24,7 +30,6 @@ __all__ = [
     "QuantisationNoise",
     "Sums",
     "choose_blocks",
-    "decibels_of",
     "measure_blocks",
     "noise_between",
     "render_noise",

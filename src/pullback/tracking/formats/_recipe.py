@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from typing import Literal, get_args
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.tracking.formats._scaled import Format, Named, find_format
+from pullback.tracking.formats._round import Format, Named, find_format
 
 __all__ = ["ROLES", "ProductFormats", "Recipe", "Role"]
 

@@ -28,14 +28,15 @@ from pullback.tensor import Function
 from pullback.tracking.formats._noise import NoiseMeter
 from pullback.tracking.formats._recipe import ProductFormats, Recipe, Role
 from pullback.tracking.formats._round import (
+    Format,
     RoundGradientFunction,
     Rounding,
     RoundValueFunction,
+    ScaledFormat,
     draw_noise,
     parts_of,
     round_known,
 )
-from pullback.tracking.formats._scaled import Format, ScaledFormat
 from pullback.tracking.formats._table import Overflow
 
 __all__ = ["BlockProductFunction", "ProductRounding", "Spot"]

@@ -156,12 +156,10 @@ class NumberFormat:
         self, values: Tensor, noise: Tensor | None = None, overflow: Overflow = "saturate"
     ) -> Tensor:
         """Return real values rounded, as `round_values` does."""
+        if noise is None and self._is_cast_of(values):
+            return self._cast(values.detach(), overflow)
         wide = values.to(torch.float64)
-        # The distance between neighbours at each value; each step of it is exact.
-        binade = torch.div(wide.detach(), torch.frexp(wide.detach()).mantissa.mul_(2))
-        binade = binade.nan_to_num(0.0).clamp(self.smallest_normal)  # of zero and infinity, too
-        quantum = binade.mul_(2.0**-self.mantissa_bits)
-        steps = wide / quantum
+        steps = wide / (quantum := self._quantum(wide.detach()))
         if noise is None:
             steps.round_()
         else:
@@ -177,6 +175,32 @@ class NumberFormat:
         if not self.signed_zero:
             rounded = rounded + 0.0  # -0 + 0 is +0
         return rounded.to(values.dtype)
+
+    def _quantum(self, wide: Tensor) -> Tensor | float:
+        """The distance between neighbours at each value; each step of it is exact."""
+        if self.exponent_bits == 1:
+            return self.smallest
+        binade = torch.div(wide, torch.frexp(wide).mantissa.mul_(2))
+        binade = binade.nan_to_num(0.0).clamp(self.smallest_normal)  # of zero and infinity, too
+        return binade.mul_(2.0**-self.mantissa_bits)
+
+    def _is_cast_of(self, values: Tensor) -> bool:
+        """Whether torch's own cast gives the same numbers, in a quarter of the time.
+
+        From float64 it rounds twice, by float32, and FNUZ are left to us for what becomes of
+        numbers just below zero. A compiler leaves out casts there and back.
+        """
+        exact = values.dtype in (torch.float32, torch.bfloat16, torch.float16)
+        known = self.dtype is not None and self.signed_zero
+        return exact and known and not (values.requires_grad or torch.compiler.is_compiling())
+
+    def _cast(self, values: Tensor, overflow: Overflow) -> Tensor:
+        single = values.to(torch.float32)  # bfloat16 itself has no 65504 to hold values at
+        if overflow == "saturate":
+            held = single.clamp(-self.largest, self.largest)
+            single = torch.where(single.isinf(), single, held.to(self.dtype).to(torch.float32))
+            return single.to(values.dtype)
+        return single.to(self.dtype).to(values.dtype)
 
     def __str__(self) -> str:
         return self.name

@@ -10,7 +10,7 @@ from pullback.tracking.report._diagnosis import Finding, Problem, same_tensors
 from pullback.tracking.run._identity import Key
 from pullback.tracking.run._log import BAD, Run, Series
 
-__all__ = ["GROUPS", "MOMENTS", "Row", "render_table", "row_name", "shown_rows", "thin"]
+__all__ = ["GROUPS", "Row", "render_table", "row_name", "shown_rows", "thin"]
 
 GROUPS = {"module": "layers", "parameter": "parameters", "update": "updates", "state": "states"}
 """What is shown apart, by source: an optimizer's states are many, and far from layers in scale."""

@@ -4,7 +4,7 @@ import copy
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, Literal, Protocol, get_type_hints, runtime_checkable
 
@@ -17,11 +17,11 @@ from pullback.gradients._module import GradientModule
 from pullback.internal._arguments import checked
 from pullback.internal.torch import BatchNormalisation, pytree
 from pullback.tensor._random import replaying, states
-from pullback.tracking._hang import GradientHook, whole_base
+from pullback.tracking._hang import hook_gradient
 from pullback.tracking._outputs import is_floating
 from pullback.tracking.measure._statistics import Statistics
 
-__all__ = ["annotate", "annotate_graph", "hook_gradient", "scale_text", "trace_deeply"]
+__all__ = ["annotate", "annotate_graph", "scale_text", "trace_deeply"]
 
 Statistic = Literal["scale", "std"]
 
@@ -160,18 +160,6 @@ def _resolve_annotations(graph: fx.Graph, forward: Callable[..., Any]) -> None:
             node.type = known.get(name)
 
 
-def hook_gradient(value: Tensor, see: Callable[[Tensor], None], others: Sequence[Tensor]) -> None:
-    """Call a function with the gradient of a value, if one comes.
-
-    That of its base tells it where the value is changed in place, unless the base is itself one of
-    the others.
-    """
-    hook, base = GradientHook(see), whole_base(value)
-    value.register_hook(hook)
-    if base is not None and all(base is not each for each in others):
-        hook.follow_base(value, base)
-
-
 class _ScalesInterpreter(fx.Interpreter):
     """Runs a graph and records the scale of each floating value and of its gradient.
 
@@ -199,9 +187,13 @@ class _ScalesInterpreter(fx.Interpreter):
             pair[1] = self.measure(gradient.detach())
 
         if value.requires_grad:
-            hook_gradient(value, see, self.shown)
+            hook_gradient(value, see, self.is_shown)
         self.shown.append(value)
         return value
+
+    def is_shown(self, value: Tensor) -> bool:
+        """Whether a tensor is the value of a node until now."""
+        return any(value is each for each in self.shown)
 
     def fetch_attr(self, target: str) -> Any:
         """Return an attribute; a parameter as a leaf of its own, so that the model sees nothing."""

@@ -4,12 +4,13 @@ In eager code the output of a module is measured and left as it is: the same obj
 operation in place, a dictionary or a dataclass goes on as before, and its gradient is seen by a
 tensor hook. In code that is being compiled, and inside torch.func, tensor hooks are not available;
 there the tensors of the output are passed through `pullback.tracking.track`'s Function. An
-`Attachment` hangs all hooks of a store on a model, and takes every one of them off again.
+`Attachment` hangs all hooks of a store on a model, and takes every one of them off again. A
+`FunctionWatch` does the same with what functions return inside of a module's forward.
 """
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -17,15 +18,19 @@ from weakref import ref
 
 import torch
 from torch import nn
+from torch.overrides import resolve_name
 
 from pullback.errors import ArgumentTypeError, UnsupportedError
+from pullback.internal._open import open_function
 from pullback.internal.torch import (
+    FunctionMode,
     base_of,
     disable_torch_function,
+    leave_function_mode,
     peek_interpreter_stack,
     version_of,
 )
-from pullback.tracking._hang import GradientHook, Hook, Hung, Overlay, whole_base
+from pullback.tracking._hang import GradientHook, Hook, Hung, Overlay, Running, hook_gradient
 from pullback.tracking._outputs import replace_tensors, tensors_in
 from pullback.tracking.formats import QuantisationNoise, SimulatedFormat
 from pullback.tracking.formats._noise import NoiseMeter, Sums, noise_between
@@ -35,7 +40,7 @@ from pullback.tracking.watch._measures import factors_of
 from pullback.tracking.watch._store import Seen, Store
 from pullback.tracking.watch._track import begin_operator, in_backward, pass_through
 
-__all__ = ["Attachment", "Names", "Sightings", "choose_by"]
+__all__ = ["Attachment", "FunctionWatch", "Names", "choose_by"]
 
 
 def _measure_gradient(store: Store, names: list[Seen], order: int, gradient: torch.Tensor) -> None:
@@ -85,23 +90,20 @@ class Sightings:
 
         Returns ``None``, or under torch.func, which has no tensor hooks, what takes its place.
         """
-        with disable_torch_function():  # what measuring computes, the model does not call
-            return self._take(output, name, inputs)
-
-    def _take(self, output: Any, name: str, inputs: Any) -> Any:
-        if peek_interpreter_stack() is None:
-            for path, values in tensors_in(output):
-                self.see(values, name + path, inputs)
-            return None
 
         def through(path: str, values: torch.Tensor) -> torch.Tensor:
             takes = self.takes(values, name + path)
             return self._copied(name, path, values) if takes else values
 
-        try:
-            return replace_tensors(output, through)
-        except UnsupportedError as refusal:
-            self.store.skipped[name] = refusal.what
+        with disable_torch_function():  # what measuring computes, the model does not call
+            if peek_interpreter_stack() is not None:
+                try:
+                    return replace_tensors(output, through)
+                except UnsupportedError as refusal:
+                    self.store.skipped[name] = refusal.what
+                    return None
+            for path, values in tensors_in(output):
+                self.see(values, name + path, inputs)
             return None
 
     def trace(self, output: Any, name: str) -> Any:
@@ -127,16 +129,15 @@ class Sightings:
         names = [self.store.observe(values, name, recomputed)]
         self._seen[id(values)] = (ref(values), version, names)
         if values.requires_grad:
-            hook = GradientHook(functools.partial(_measure_gradient, self.store, names, 1))
-            handle = values.register_hook(hook)
+
+            def is_given(base: torch.Tensor) -> bool:
+                given = (tensor for _, tensor in tensors_in(inputs))
+                return any(base is each or base is base_of(each) for each in given)
+
+            see = functools.partial(_measure_gradient, self.store, names, 1)
+            handle = hook_gradient(values, see, is_given)
             if values.is_leaf:  # a parameter outlives its graph, and must not keep the hook
                 self._leaves.append(handle)
-            base = whole_base(values)
-            given = () if base is None else (tensor for _, tensor in tensors_in(inputs))
-            if base is not None and not any(
-                base is each or base is base_of(each) for each in given
-            ):
-                hook.follow_base(values, base)
 
 
 Choose = Callable[[str, nn.Module], bool]
@@ -296,3 +297,74 @@ class Attachment:
 
     def _trace(self, name: str, module: nn.Module, inputs: Any, output: Any) -> Any:
         return self.sightings.trace(output, name)
+
+
+class FunctionWatch(FunctionMode):
+    """Measures what some functions return while a model's forward runs, and their gradients.
+
+    The name of what is measured is that of the module that runs, a slash, and the function's:
+    ``"encoder.0/softmax"``. An operator and a method go by the function's name: ``"add"`` is also
+    ``x + y`` and ``x.add_(y)``. Compiled code is passed over.
+    """
+
+    def __init__(self, sightings: Sightings, patterns: Sequence[str]) -> None:
+        super().__init__()
+        self._sightings = sightings
+        self._patterns = patterns
+        self._unseen = set(patterns)
+        self._running = Running()
+
+    def attach(self, model: nn.Module) -> None:
+        """Follow which module runs, and look at what is called."""
+        self._running.follow((name or ROOT, module) for name, module in model.named_modules())
+        self.__enter__()
+
+    def detach(self) -> None:
+        """Look no more, and say which patterns were of nothing that was called."""
+        leave_function_mode(self)
+        said = "no function of this name was called, compiled code apart"
+        self._sightings.store.skipped.update(dict.fromkeys(sorted(self._unseen), said))
+        self._running.stop()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():
+            return func(*args, **kwargs)
+        name, path = _short_name(func), self._running.names
+        chosen = [pattern for pattern in self._patterns if fnmatchcase(name, pattern)]
+        opened = None if chosen else open_function(func)
+        if opened is not None and path:
+            with self:  # the mode is off inside of this method; what is inside counts
+                return opened(*args, **kwargs)
+        result = func(*args, **kwargs)
+        self._unseen.difference_update(chosen if path else ())
+        if chosen and path and self._sightings.store.active:
+            full = f"{path[-1]}/{name}"
+            if peek_interpreter_stack() is not None and any(result is given for given in args):
+                self._sightings.store.skipped[full] = (
+                    "what changes its argument in place, in torch.func"
+                )
+                return result
+            taken = self._sightings.take(result, full, (args, kwargs))
+            result = result if taken is None else taken
+        return result
+
+
+@functools.cache
+def _short_name(function: Callable[..., Any]) -> str:
+    full = resolve_name(function) or getattr(function, "__name__", "")
+    name = full.rpartition(".")[2].strip("_")
+    return _OPERATORS.get(name, name)
+
+
+# Operators of Python by the names of torch's functions.
+_OPERATORS = {
+    "radd": "add", "iadd": "add", "rsub": "sub", "isub": "sub", "rmul": "mul", "imul": "mul",
+    "truediv": "div", "rtruediv": "div", "itruediv": "div", "rmatmul": "matmul",
+}  # fmt: skip

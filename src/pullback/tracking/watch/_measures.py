@@ -22,7 +22,7 @@ from pullback.internal.torch import disable_current_modes, disable_torch_functio
 from pullback.tracking._outputs import is_floating
 from pullback.tracking.formats._noise import BlockErrors, QuantisationNoise, measure_blocks
 from pullback.tracking.formats._recipe import ROLES, ProductFormats, Recipe, Role
-from pullback.tracking.formats._scaled import Named, ScaledFormat, find_format
+from pullback.tracking.formats._round import Named, ScaledFormat, find_format
 from pullback.tracking.run._identity import ROOT, Key, Place
 from pullback.tracking.run._log import Measured
 

@@ -21,10 +21,10 @@ from pullback.internal._as_main import run_as_main
 from pullback.internal.torch import uncompiled
 from pullback.tracking.run._log import Run
 from pullback.tracking.watch._hooks import Attachment, choose_by
-from pullback.tracking.watch._steps import StepWatch
+from pullback.tracking.watch._optimizers import StepWatch
 from pullback.tracking.watch._track import Recorder
 
-__all__ = ["ProgramTracker", "main"]
+__all__ = ["main"]
 
 
 class ProgramTracker(Recorder):

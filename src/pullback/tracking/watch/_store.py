@@ -7,6 +7,7 @@ device's buffer once.
 
 import itertools
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakSet, WeakValueDictionary
@@ -25,9 +26,8 @@ from pullback.tracking.measure._statistics import hide_unknown
 from pullback.tracking.run._identity import Key, Phase, Place
 from pullback.tracking.run._log import Measured
 from pullback.tracking.watch._measures import Measures
-from pullback.tracking.watch._steps import Rounds
 
-__all__ = ["Absorb", "Seen", "Store", "find_store", "register_store"]
+__all__ = ["Rounds", "Seen", "Store", "find_store", "register_store"]
 
 Absorb = Callable[[list[tuple[Key, Place]], np.ndarray, Measured], None]
 
@@ -35,6 +35,7 @@ _handles = itertools.count(1)
 _stores: "WeakValueDictionary[int, Store]" = WeakValueDictionary()
 
 ROWS = 256  # 0.6 MB a device; a fuller buffer is flushed in the middle of a step, losing nothing
+PATIENCE = 64  # steps after which an optimizer that has not come back is no longer waited for
 VISITS = 1 << 16  # tensors whose visits are counted: earlier graphs are hardly alive
 
 Seen = tuple[Key, Place] | None
@@ -285,3 +286,29 @@ class Store:
         if scale.device.type == "cpu":
             return 1.0 / float(scale.detach().numpy())
         return scale.detach().to(device=device, dtype=torch.float64).reciprocal()
+
+
+class Rounds:
+    """Counts rounds of optimizers that take turns, such as the two of an adversarial network.
+
+    A round is over once each optimizer that ever ended a step has ended one in it. One that has
+    not come back while another ended 64 steps is no longer waited for.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._known: WeakSet[Any] = WeakSet()
+        self._seen: Counter[int] = Counter()
+
+    def end(self, by: Any) -> None:
+        """Note that a step was ended by an optimizer, or by nobody in particular."""
+        if by is None:
+            self.number += 1
+            return
+        self._known.add(by)
+        self._seen[id(by)] += 1
+        if self._seen[id(by)] > PATIENCE:
+            self._known = WeakSet(other for other in self._known if id(other) in self._seen)
+        if all(id(other) in self._seen for other in self._known):
+            self.number += 1
+            self._seen.clear()

@@ -26,8 +26,7 @@ from pullback.tracking.measure._layout import Direction
 from pullback.tracking.measure._statistics import Statistics
 from pullback.tracking.run._identity import ROOT, Key, Observation, Phase, Place, Sink
 from pullback.tracking.run._log import reduce_totals
-from pullback.tracking.watch._functions import FunctionWatch
-from pullback.tracking.watch._hooks import Attachment, Names, choose_by
+from pullback.tracking.watch._hooks import Attachment, FunctionWatch, Names, choose_by
 from pullback.tracking.watch._measures import (
     BlockAdvice,
     Measure,
@@ -36,8 +35,7 @@ from pullback.tracking.watch._measures import (
     block_measures,
     errors_of,
 )
-from pullback.tracking.watch._parameters import ParameterWatch, Part, check_parts
-from pullback.tracking.watch._steps import StepWatch
+from pullback.tracking.watch._optimizers import ParameterWatch, Part, StepWatch, check_parts
 from pullback.tracking.watch._track import Recorder
 
 __all__ = ["Tracker"]

@@ -1,7 +1,6 @@
 """The names of ``unit_scaling.transforms``; see `pullback.compat.unit_scaling`."""
 
-from pullback.compat.unit_scaling.transforms._apply import compile
-from pullback.compat.unit_scaling.transforms._simulate import simulate_format, simulate_fp8
+from pullback.compat.unit_scaling.transforms._apply import compile, simulate_format, simulate_fp8
 from pullback.compat.unit_scaling.transforms._track import (
     Metrics,
     prune_non_float_tensors,

@@ -15,8 +15,8 @@ from pullback.compat.unit_scaling.utils import std_of
 from pullback.errors import ArgumentError
 from pullback.gradients._check import check_strided, widen
 from pullback.internal._arguments import checked
+from pullback.tracking._hang import hook_gradient
 from pullback.tracking.measure._dispatch import readable
-from pullback.tracking.watch._annotate import hook_gradient
 
 __all__ = [
     "Metrics",
@@ -294,6 +294,6 @@ class _MetricsInterpreter(fx.Interpreter):
         if value.is_leaf:  # no hook stays on a parameter; an input may be changed in place
             parameter = isinstance(value, nn.Parameter)
             value = value.view_as(value) if parameter else value.clone()
-        hook_gradient(value, metrics.set_bwd, self.shown)
+        hook_gradient(value, metrics.set_bwd, lambda base: any(base is x for x in self.shown))
         self.shown.append(value)
         return value
