@@ -31,8 +31,8 @@ import torch
 from pullback.conformance._derivative import decide, try_derivative
 from pullback.conformance._guard import guarded
 from pullback.conformance._linearity import linearity_gap
-from pullback.conformance._own import hides_slopes, unlike_own
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._screen import hides_slopes, unlike_own
 from pullback.conformance._steps import (
     REACHES,
     Motion,

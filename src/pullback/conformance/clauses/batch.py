@@ -7,8 +7,8 @@ import torch
 
 from pullback.conformance._arguments import is_continuous
 from pullback.conformance._clause import clause
-from pullback.conformance._items import Batch, data
 from pullback.conformance._probe import Probe
+from pullback.conformance._related import Batch, data
 from pullback.conformance._resize import stands_for
 from pullback.report import Finding
 

@@ -13,10 +13,9 @@ import torch
 
 from pullback.conformance._clause import clause
 from pullback.conformance._failure import classify, describe, raised
-from pullback.conformance._own import own_gradients
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import resizings
-from pullback.conformance._screen import Run
+from pullback.conformance._screen import Run, own_gradients
 from pullback.conformance._traced import survived
 from pullback.conformance._transforms import ALONE, PAIRS, Batch, jvp
 from pullback.conformance._tree import tensors

@@ -9,13 +9,11 @@ import torch
 from pullback.conformance._arguments import is_uniform
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import Trial, judge
-from pullback.conformance._items import data
 from pullback.conformance._linearity import linearity_gap
-from pullback.conformance._own import cotangents_at, hides_slopes, unlike_own
 from pullback.conformance._probe import Probe
-from pullback.conformance._related import right_together
+from pullback.conformance._related import data, right_together
 from pullback.conformance._repair import EDIT
-from pullback.conformance._screen import is_right
+from pullback.conformance._screen import cotangents_at, hides_slopes, is_right, unlike_own
 from pullback.conformance._structure import beside, bound_rows
 from pullback.conformance._vectors import products
 from pullback.conformance._wrong_derivative import wrong_derivative

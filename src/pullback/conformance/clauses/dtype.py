@@ -9,9 +9,8 @@ import torch
 
 from pullback.conformance._clause import clause
 from pullback.conformance._nodes import returned
-from pullback.conformance._own import own_gradients
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._screen import RIGHT, Run, Sweep
+from pullback.conformance._screen import RIGHT, Run, Sweep, own_gradients
 from pullback.conformance._special import beside_wide
 from pullback.conformance._values import CANCELLED, close, largest
 from pullback.conformance._vectors import are_finite, coarsest

@@ -11,8 +11,8 @@ from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import judge
 from pullback.conformance._failure import describe
-from pullback.conformance._items import Batch, changed, data, sharings
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._related import Batch, changed, data, sharings
 from pullback.conformance._repro import Given
 from pullback.conformance._screen import (
     RIGHT,

@@ -13,10 +13,17 @@ from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import clause
 from pullback.conformance._derivative import has_basis, spans
 from pullback.conformance._evidence import Side, agreement, look
-from pullback.conformance._own import own_gradients
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._repro import Given
-from pullback.conformance._screen import RIGHT, Run, Sweep, agrees, already, is_foreign
+from pullback.conformance._screen import (
+    RIGHT,
+    Run,
+    Sweep,
+    agrees,
+    already,
+    is_foreign,
+    own_gradients,
+)
 from pullback.conformance._special import (
     ALONG,
     REPRO,
