@@ -23,7 +23,7 @@ from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._structure import keep, ties_matrices
 from pullback.conformance._values import same_bits
 
-__all__ = ["Batch", "changed", "data", "derived", "right_together", "sharings"]
+__all__ = ["Batch", "data", "derived", "right_together", "sharings", "with_more"]
 
 _Made = Mapping[int, tuple[int, str]]  # by the position of each that is derived: of which, and how
 
@@ -130,13 +130,9 @@ def sharings(probe: Probe) -> Iterator[tuple[int, ...]]:
     yield from dict.fromkeys(choice for choice in choices if choice)
 
 
-def changed(
-    inputs: Arguments, chosen: Sequence[int], change: Callable[[torch.Tensor], torch.Tensor]
-) -> Arguments:
-    """The arguments with the chosen tensors changed."""
-    return inputs.with_values(
-        [change(v) if k in chosen else v for k, v in enumerate(inputs.values)]
-    )
+def with_more(given: Arguments, other: Arguments, chosen: Sequence[int]) -> Arguments:
+    """The arguments with the rows of others after their own, in the chosen tensors."""
+    return given.with_some({k: torch.cat([given.values[k], other.values[k]]) for k in chosen})
 
 
 @dataclass(frozen=True)
@@ -154,10 +150,7 @@ class Batch:
         """All rows that were given, and rows close to them where these are fewer than three."""
         given, near = probe.inputs, probe.inputs.with_points(probe.neighbour(2))
         while len(given.values[chosen[0]]) < 3:
-            pairs = zip(given.values, near.values, strict=True)
-            given = given.with_values(
-                [torch.cat([a, b]) if k in chosen else a for k, (a, b) in enumerate(pairs)]
-            )
+            given = with_more(given, near, chosen)
         probe = probe.at(given)
         made = cls(probe, chosen, probe.cotangents(probe.output_values()), [])
         answers = made.rows(torch.arange(made.count, device="cpu"))
@@ -182,7 +175,7 @@ class Batch:
                 raise ValueError("The first row would be another one.")  # as where rows rise
             return part if kept is None else kept
 
-        other = self.probe.at(changed(self.probe.inputs, self.chosen, take))
+        other = self.probe.at(self.probe.inputs.changed(self.chosen, take))
         leaves = other.leaves()
         outputs = other.evaluate(leaves)
         # What has no row for each item says nothing of items, and its gradient is left out.

@@ -86,9 +86,7 @@ def write_repro(
     source = CallSource(inputs, literals)
     try:
         args, kwargs = source.of(inputs.args, "args"), source.of(dict(inputs.kwargs), "kwargs")
-        given_made = [
-            f"{name} = {_given(tensors, literals)}" for name, tensors in (given or {}).items()
-        ]
+        given_made = [f"{name} = {_given(t, literals)}" for name, t in (given or {}).items()]
     except (ValueError, RuntimeError):  # a tensor of a class of its own tells nothing
         return ""
     head = _definition(subject)

@@ -190,18 +190,13 @@ def stands_for(arguments: Arguments, size: int, apart: Sequence[int] = ()) -> bo
     ):
         return True
     return any(
-        _points_past(value, size)
+        # Past the end: not labels, of which each row has one of its own.
+        (value.max() >= size and (size not in value.shape or value.max() == size))
         or (size in value.shape and _rises(value))
         or (size > 1 and size in _made_of(value))
         for k, value in enumerate(arguments.values)
         if k not in apart and value.numel() and not (_is_number(value) or value.dtype == torch.bool)
     )
-
-
-def _points_past(value: torch.Tensor, size: int) -> bool:
-    """Whether integers may point past the end: not labels, of which each row has one of its own."""
-    most = int(value.max())
-    return most >= size and (size not in value.shape or most == size)
 
 
 def _is_number(value: torch.Tensor) -> bool:

@@ -14,7 +14,7 @@ the same precision, and a Function of few digits is held to that.
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
@@ -23,7 +23,7 @@ import torch
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._derivative import judge
 from pullback.conformance._evidence import agreement
-from pullback.conformance._failure import describe
+from pullback.conformance._failure import attempt, describe, raised
 from pullback.conformance._forked import ProcessDied, forked
 from pullback.conformance._limits import NoEnd
 from pullback.conformance._mends import by_autograd
@@ -32,8 +32,8 @@ from pullback.conformance._vectors import are_finite, filled, flatten, products,
 from pullback.report import Finding, Verdict
 
 __all__ = [
-    "RIGHT", "Run", "Sweep", "agrees", "already", "cotangents_at", "died", "every_output",
-    "hides_slopes", "is_foreign", "is_right", "is_wrong", "own_gradients", "unlike_own",
+    "RIGHT", "Run", "Sweep", "agrees", "already", "died", "every_output", "hides_slopes",
+    "is_foreign", "is_right", "is_wrong", "own_gradients", "unlike_own",
 ]  # fmt: skip
 
 RIGHT = "right"
@@ -219,12 +219,8 @@ def died(probe: Probe, doing: str, death: ProcessDied, **told: Any) -> Finding:
 
     That ends too where threads have been started that a copy has not, as those of OpenMP by numba.
     """
-    try:
-        forked(lambda: len(Run.of(probe).every))
-    except ProcessDied:
+    if isinstance(raised(lambda: forked(lambda: len(Run.of(probe).every))), ProcessDied):
         return probe.skipped("A copy of the process ends with the arguments as given too.")
-    except Exception:  # noqa: S110 - an error is no end
-        pass
     return probe.crashes(f"{doing} {death}", **told)
 
 
@@ -236,15 +232,9 @@ def hides_slopes(probe: Probe) -> bool:
 def own_gradients(probe: Probe, points: Tensors, cotangents: Tensors) -> Tensors | None:
     """What autograd answers by what forward does; ``None`` where it cannot follow it."""
     subject = by_autograd(probe.subject)
-    with suppress(Exception):
-        if subject is not None:
-            return replace(probe, subject=subject).backward(points, cotangents)
-    return None
-
-
-def cotangents_at(probe: Probe, points: Tensors) -> Tensors:
-    """The cotangents that both are asked with."""
-    return probe.spread(probe.output_values(points), "own")
+    if subject is None:
+        return None
+    return attempt(lambda: replace(probe, subject=subject).backward(points, cotangents), None)
 
 
 def unlike_own(probe: Probe, number: int) -> list[tuple[int, torch.Tensor, torch.Tensor]] | None:
@@ -253,7 +243,7 @@ def unlike_own(probe: Probe, number: int) -> list[tuple[int, torch.Tensor, torch
     ``None`` where autograd tells nothing.
     """
     points = probe.point(number)
-    cotangents = cotangents_at(probe, points)
+    cotangents = probe.spread(probe.output_values(points), "own")
     expected = own_gradients(probe, points, cotangents)
     if expected is None or not are_finite(expected):
         return None

@@ -1,4 +1,4 @@
-"""The clause `values`."""
+"""`values`: right at special values, or non-finite where the truth is."""
 
 import math
 import time
@@ -10,10 +10,10 @@ from functools import partial
 import torch
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, Tensors, Verdict, clause
 from pullback.conformance._derivative import has_basis, spans
 from pullback.conformance._evidence import Side, agreement, look
-from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._failure import attempt
 from pullback.conformance._repro import Given
 from pullback.conformance._screen import (
     RIGHT,
@@ -25,7 +25,6 @@ from pullback.conformance._screen import (
     own_gradients,
 )
 from pullback.conformance._special import (
-    ALONG,
     REPRO,
     at_an_end,
     at_the_ends,
@@ -34,7 +33,7 @@ from pullback.conformance._special import (
 )
 from pullback.conformance._structure import bound_rows, tangent, ties_matrices
 from pullback.conformance._vectors import are_finite, flatten, products, unflatten
-from pullback.report import Finding, Verdict
+from pullback.conformance._wrong_derivative import along_a_line
 
 __all__ = ["values"]
 
@@ -49,7 +48,6 @@ _Way = tuple[bool, Tensors]  # a direction, and whether it keeps zeros zero and 
 
 
 @clause(
-    promise="Right at special values, or non-finite where the truth is.",
     why="Zeros come from padding and dropout, ties from quantised data, empty masks from short "
     "sentences, large numbers from float16. One NaN in one gradient ends a training run, and a "
     "wrong number there is found by nobody.",
@@ -126,7 +124,7 @@ def _judge(probe: Probe, run: Run, name: str, steps: Sequence[_Way]) -> Finding 
         if hull.wrong(probe, step) is not None and not hull.jumps(probe, step, wrong):
             said = f"{slopes} (differences, one-sided)"
             given = {"w": slopes.weights, "v": step}
-            return _broken(probe, name, said, wrong, k, repro=ALONG, given=given)
+            return _broken(probe, name, said, wrong, k, repro=along_a_line(sides=True), given=given)
     return None
 
 
@@ -191,9 +189,8 @@ class _Slopes:
             ]
             return flatten(probe.output_values(points)).double()
 
-        try:
-            values = [at(2.0 ** (k / 16)) for k in range(-16, 17)]
-        except Exception:  # not defined there
+        values = attempt(lambda: [at(2.0 ** (k / 16)) for k in range(-16, 17)], None)
+        if values is None:
             return False
         weights = flatten(self.weights).double()
         third = torch.stack([(weights * y).sum() for y in values]).diff(n=3).abs().max()
@@ -270,11 +267,9 @@ def _is_linear(probe: Probe, step: Tensors, slope: torch.Tensor, smooth: torch.T
         one = [u * v for u, v in zip(shares, step, strict=True)]
         other = [v - p for v, p in zip(step, one, strict=True)]
         lines = [probe.line(part) for part in (one, other)]
-        try:
-            found = sum((line(1e-4) - line(-1e-4)).double() / 2e-4 for line in lines)
-        except Exception:  # not defined there
-            return False
-        if not bool(((found - slope)[smooth].abs() <= near).all()):
+        slopes = ((line(1e-4) - line(-1e-4)).double() / 2e-4 for line in lines)
+        found = attempt(partial(sum, slopes), None)
+        if found is None or not bool(((found - slope)[smooth].abs() <= near).all()):
             return False
     return True
 
