@@ -1,4 +1,4 @@
-"""`reference`: A kernel and the plain reference that it was completed with agree."""
+"""`reference`: a kernel and the plain reference that it was completed with agree."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""`stale`: A saved tensor that is changed later is noticed."""
+"""`stale`: a saved tensor that is changed later is noticed."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""`vmap`: A batched call equals a loop, forward and backward, for every `in_dims`."""
+"""`vmap`: a batched call equals a loop, forward and backward, for every `in_dims`."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
