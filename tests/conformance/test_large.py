@@ -4,7 +4,7 @@ import torch
 
 from pullback.conformance import check
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._large import cut_down
+from pullback.conformance._resize import cut_down
 from pullback.report import Report
 
 

@@ -1,7 +1,7 @@
 """`Arguments`: the inputs of a check, with a path to every tensor and fresh copies for each run."""
 
 import copy
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as with_fields
 from typing import Any
@@ -124,10 +124,9 @@ class Arguments:
         named = {} if kwargs is None else kwargs
         if not isinstance(named, Mapping) or not all(isinstance(key, str) for key in named):
             raise ArgumentTypeError(
-                "The keyword arguments are not a mapping of names.",
-                given=f"kwargs={kwargs!r}",
+                "The keyword arguments are not a mapping of names.", given=f"kwargs={kwargs!r}",
                 expected="a dict such as {'scale': 0.5}",
-            )
+            )  # fmt: skip
         found = [*walk(tuple(args), "args"), *walk(dict(named), "kwargs")]
         pairs = [(path, leaf) for path, leaf in found if isinstance(leaf, torch.Tensor)]
         # What a module, a closure or an object among the arguments reaches by itself.
@@ -253,38 +252,51 @@ class Arguments:
         What is handed out as it is has the dtype that it has.
         """
         partner = torch.complex64 if dtype == torch.float32 else torch.complex128
-        kept = {k for k, v in enumerate(self.values) if k in self.owned or not is_continuous(v)}
-        return self.with_values([
-            v if k in kept else v.to(partner if v.is_complex() else dtype)
-            for k, v in enumerate(self.values)
-        ])  # fmt: skip
+        moving = (k for k, v in enumerate(self.values) if k not in self.owned and is_continuous(v))
+        return self.changed(moving, lambda v: v.to(partner if v.is_complex() else dtype))
+
+    def leaves_of(self, kind: type) -> dict[int, Any]:
+        """The leaves of a type that are no tensors, by number."""
+        every = pytree.tree_leaves((self.args, dict(self.kwargs)))
+        return {k: leaf for k, leaf in enumerate(every) if isinstance(leaf, kind)}
+
+    def with_leaves(self, made: Mapping[int, Any]) -> "Arguments":
+        """The same arguments with others of the leaves that are no tensors, by number."""
+        every, form = pytree.tree_flatten((self.args, dict(self.kwargs)))
+        args, kwargs = pytree.tree_unflatten(
+            [made.get(k, leaf) for k, leaf in enumerate(every)], form
+        )
+        return with_fields(self, args=args, kwargs=kwargs)
 
     def with_modules(self, dtype: torch.dtype) -> "Arguments | None":
         """The same arguments with copies of their modules in ``dtype``.
 
         ``None`` where there are none, or where one is handed its own tensors.
         """
-        modules = [leaf for leaf in self.others() if isinstance(leaf, torch.nn.Module)]
+        modules = self.leaves_of(torch.nn.Module)
         if self.owned or not modules:
             return None
-        copies = [module.to(dtype) for module in copy.deepcopy(modules)]
-        made = {id(module): copied for module, copied in zip(modules, copies, strict=True)}
-        args, kwargs = pytree.tree_map(
-            lambda leaf: made.get(id(leaf), leaf), (self.args, dict(self.kwargs))
-        )
-        return with_fields(self, args=args, kwargs=kwargs, modules_in=dtype)
+        made = {k: module.to(dtype) for k, module in copy.deepcopy(modules).items()}
+        return with_fields(self.with_leaves(made), modules_in=dtype)
 
     def with_values(self, values: Sequence[torch.Tensor]) -> "Arguments":
         """The same arguments with other tensors."""
         return with_fields(self, values=tuple(values))
 
+    def with_some(self, made: Mapping[int, torch.Tensor]) -> "Arguments":
+        """The same arguments with other tensors at some positions."""
+        return self.with_values([made.get(k, value) for k, value in enumerate(self.values)])
+
+    def changed(
+        self, positions: Iterable[int], change: Callable[[torch.Tensor], torch.Tensor]
+    ) -> "Arguments":
+        """The same arguments with the tensors at some positions changed."""
+        return self.with_some({k: change(self.values[k]) for k in positions})
+
     def with_numbers(self, change: Callable[[float], float]) -> "Arguments":
         """The same arguments with other floating-point numbers, those within tensors aside."""
-        args, kwargs = pytree.tree_map(
-            lambda leaf: change(leaf) if type(leaf) is float else leaf,
-            (self.args, dict(self.kwargs)),
-        )
-        return with_fields(self, args=args, kwargs=kwargs)
+        every = self.leaves_of(float).items()
+        return self.with_leaves({k: change(n) for k, n in every if type(n) is float})
 
     def with_other_integers(self) -> "Arguments":
         """The same arguments with other indices, lengths and masks.
@@ -292,29 +304,23 @@ class Arguments:
         They are as good: none is larger than one that was given. Nor are they the same ones in
         another order, of which the counts would be the same.
         """
-
-        def other(value: torch.Tensor) -> torch.Tensor:
-            if value.dtype is torch.bool:
-                return ~value
-            if value.is_floating_point() or value.is_complex():
-                return value
-            return (value.long() // 2).to(value.dtype)  # of unsigned ones torch has no quotient
-
-        return self.with_values([*map(other, self.values)])
+        whole = (
+            k for k, v in enumerate(self.values) if not (v.is_floating_point() or v.is_complex())
+        )
+        # Of unsigned ones torch has no quotient.
+        return self.changed(
+            whole, lambda v: ~v if v.dtype is torch.bool else (v.long() // 2).to(v.dtype)
+        )
 
     def with_counts(self) -> Iterator["Arguments"]:
         """The same arguments with one integer by one larger, for each that is no tensor."""
-        every, form = pytree.tree_flatten((self.args, dict(self.kwargs)))
-        for place in [k for k, leaf in enumerate(every) if type(leaf) is int]:
-            args, kwargs = pytree.tree_unflatten(
-                [leaf + 1 if k == place else leaf for k, leaf in enumerate(every)], form
-            )
-            yield with_fields(self, args=args, kwargs=kwargs)
+        for k, number in self.leaves_of(int).items():
+            if type(number) is int:
+                yield self.with_leaves({k: number + 1})
 
     def with_points(self, points: Sequence[torch.Tensor]) -> "Arguments":
         """The same arguments with others that are differentiated."""
-        given = dict(zip(self.differentiable, points, strict=True))
-        return self.with_values([given.get(k, value) for k, value in enumerate(self.values)])
+        return self.with_some(dict(zip(self.differentiable, points, strict=True)))
 
     def with_differentiable(
         self, positions: Sequence[int], *, detached: bool | None = None
@@ -326,9 +332,7 @@ class Arguments:
 
 def _is_other(tensor: torch.Tensor) -> bool:
     """Whether a tensor holds more than its numbers, as a quantised weight does."""
-    if type(tensor) in TENSORS:
-        return False
-    return not tensor.requires_grad or is_composed(tensor)
+    return type(tensor) not in TENSORS and (not tensor.requires_grad or is_composed(tensor))
 
 
 def refuse_data(arguments: Arguments) -> None:
@@ -338,8 +342,7 @@ def refuse_data(arguments: Arguments) -> None:
         ArgumentError: there is such a tensor.
     """
     for path, value in zip(arguments.paths, arguments.values, strict=True):
-        kind = _unusual(value)
-        if kind:
+        if kind := _unusual(value):
             raise ArgumentError(
                 "An input cannot be checked.",
                 given=f"{path} is {kind}",
@@ -374,17 +377,16 @@ def without_nan(arguments: Arguments) -> tuple[Arguments, str]:
         >>> found.values[0].tolist(), said
         ([1.0, 1.0], 'not judged: 1 of 2 entries of args[0] are NaN, replaced by others of it')
     """
-    values, said = [], []
+    filled, said = dict[int, torch.Tensor](), list[str]()
     for k, (path, value) in enumerate(zip(arguments.paths, arguments.values, strict=True)):
         bad = value.isnan() if is_continuous(value) and k not in arguments.owned else None
         if bad is None or not bool(bad.any()):
-            values.append(value)
             continue
-        values.append(_filled(value, bad))
+        filled[k] = _filled(value, bad)
         said.append(f"{int(bad.sum())} of {value.numel()} entries of {path} are NaN")
     if not said:
         return arguments, ""
-    return arguments.with_values(values), f"not judged: {', '.join(said)}, replaced by others of it"
+    return arguments.with_some(filled), f"not judged: {', '.join(said)}, replaced by others of it"
 
 
 def _filled(value: torch.Tensor, bad: torch.Tensor) -> torch.Tensor:

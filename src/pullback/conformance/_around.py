@@ -4,11 +4,11 @@ Around it an entry moves alone, or those that are tied to it, by finite differen
 tensors and numbers, and what a number in a rule may be.
 """
 
+import ast
 import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,15 +17,18 @@ import torch
 from pullback.conformance._arguments import Arguments, is_composed, is_continuous
 from pullback.conformance._changes import CLOSE, Difference, is_same
 from pullback.conformance._derivative import aligned
+from pullback.conformance._failure import attempt
 from pullback.conformance._held import context_tensors
 from pullback.conformance._nodes import custom_nodes
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._sources import written
 from pullback.conformance._structure import moving
 from pullback.conformance._tree import walk
 from pullback.conformance._vectors import inner, scale
 
 __all__ = [
-    "EVERY", "Around", "at_hand", "chosen_places", "lone_place", "slopes_along", "step_of",
+    "EVERY", "Around", "at_hand", "chosen_places", "slopes_along", "step_of",
+    "unread_cotangent",
 ]  # fmt: skip
 
 EVERY = 256
@@ -82,9 +85,7 @@ class Around:
     def pushed(self, only: int, step: torch.Tensor, size: float | None = None) -> Tensors | None:
         """How each output changes with one input along a step; ``None`` where f is refused."""
         alone = [step if k == only else torch.zeros_like(x) for k, x in enumerate(self.points)]
-        with suppress(Exception):
-            return slopes_along(self.probe, self.points, alone, self.base, size)
-        return None
+        return attempt(lambda: slopes_along(self.probe, self.points, alone, self.base, size), None)
 
     def slope(self, only: int, step: torch.Tensor, size: float | None = None) -> float | None:
         """The same, of <w, f>."""
@@ -139,6 +140,26 @@ class Around:
         there = self if weights is None else replace(self, weights=weights)
         found, known = there.gradient(only, range(count))
         return found if bool(known.all()) else None
+
+    def lone_place(self, only: int) -> int:
+        """An entry of a large input that is wrong: the range that moves is halved each time."""
+        low, high = 0, self.points[only].numel()
+        if high <= EVERY:
+            return 0
+        step = self.probe.direction("lone entry", only)[only].reshape(-1)
+        gradient = self.probe.backward(self.points, self.weights)[only].reshape(-1)
+
+        def gap(low: int, high: int) -> float:
+            moved = torch.zeros_like(step)
+            moved[low:high] = step[low:high]
+            slope = self.slope(only, moved.view(self.points[only].shape))
+            return 0.0 if slope is None else abs(slope - inner(gradient, moved))
+
+        while high - low > 1 and time.process_time() < self.until:
+            middle = (low + high) // 2
+            left = gap(low, middle) >= gap(middle, high)
+            low, high = (low, middle) if left else (middle, high)
+        return low
 
 
 def step_of(probe: Probe, point: torch.Tensor, place: int) -> float:
@@ -243,27 +264,6 @@ def _sizes(names: list[str], points: Tensors, outputs: Tensors) -> dict[str, int
     return found
 
 
-def lone_place(at: Around, only: int) -> int:
-    """An entry of a large input that is wrong: the range that moves is halved, again and again."""
-    low, high = 0, at.points[only].numel()
-    if high <= EVERY:
-        return 0
-    step = at.probe.direction("lone entry", only)[only].reshape(-1)
-    gradient = at.probe.backward(at.points, at.weights)[only].reshape(-1)
-
-    def gap(low: int, high: int) -> float:
-        moved = torch.zeros_like(step)
-        moved[low:high] = step[low:high]
-        slope = at.slope(only, moved.view(at.points[only].shape))
-        return 0.0 if slope is None else abs(slope - inner(gradient, moved))
-
-    while high - low > 1 and time.process_time() < at.until:
-        middle = (low + high) // 2
-        left = gap(low, middle) >= gap(middle, high)
-        low, high = (low, middle) if left else (middle, high)
-    return low
-
-
 def chosen_places(count: int) -> list[int]:
     """Every entry, or those at both ends and some between."""
     if count <= EVERY:
@@ -271,3 +271,40 @@ def chosen_places(count: int) -> list[int]:
     between = [int(k * count / _SOME) for k in range(_SOME)]
     ends = [*range(_ENDS), *range(count - _ENDS, count)]
     return sorted({*between, *ends})
+
+
+def unread_cotangent(
+    function: Any, outputs: tuple[int, ...], terms: Mapping[str, torch.Tensor]
+) -> tuple[str, str]:
+    """What is said of the first such cotangent, and the mend; two empty texts without one.
+
+    Arguments:
+        function: the Function.
+        outputs: the positions of its outputs that are differentiated.
+        terms: that of each of these in the gradient, by ``"output 0"`` and so on.
+    """
+    back = written(getattr(function, "backward", None))
+    given = [] if back is None else back.rule.tree.args.args[1:]
+    for k, place in enumerate(outputs):
+        term = terms.get(f"output {k}")
+        if back is None or place >= len(given) or given[place].arg not in back.rule.unread:
+            continue
+        if term is not None and bool(term.any()):
+            name, where = given[place].arg, back.rule.where(given[place])
+            said = f"Backward does not read `{name}`, the cotangent of output {k}, at {where}."
+            output = _returned(function, place)
+            return said, (
+                f"Add the term of `{name}`, or write `ctx.mark_non_differentiable({output})` in "
+                "forward, where no gradient is to flow through that output."
+            )
+    return "", ""
+
+
+def _returned(function: Any, place: int) -> str:
+    """How forward calls an output that it returns."""
+    source = written(function.forward)
+    forward = None if source is None else source.rule
+    nodes = ast.walk(forward.tree) if forward is not None else ()
+    values = [n.value.elts for n in nodes if isinstance(n, ast.Return)
+              and isinstance(n.value, ast.Tuple) and place < len(n.value.elts)]  # fmt: skip
+    return forward.text(values[0][place]) if forward is not None and values else "..."

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import torch
 
@@ -230,7 +230,7 @@ def _judged_elsewhere(judge: Callable[..., Any], clauses: Sequence[str], seed: i
 
 # Several calls ------------------------------------------------------------------------------------
 
-_INTENTS = ("exact", "surrogate", "nonlinear")
+_INTENTS = get_args(Intent)
 
 Call = tuple[Sequence[Any], Mapping[str, Any]]
 """The positional and the keyword arguments."""

@@ -1,4 +1,8 @@
-"""`Clause`: one promise of the contract, and how it is run so that nothing escapes it."""
+"""`Clause`: one promise of the contract, and how it is run so that nothing escapes it.
+
+The file of a clause finds here all that every one of them speaks of: what it looks at, and what it
+says.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -7,22 +11,19 @@ from dataclasses import dataclass, replace
 import torch
 
 from pullback.conformance._causes import fold
-from pullback.conformance._failure import Fault, classify, describe
+from pullback.conformance._failure import Fault, attempt, classify, describe
 from pullback.conformance._guard import guarded, unpatched
 from pullback.conformance._limits import limited
-from pullback.conformance._probe import Probe
+from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._repair import Right
 from pullback.conformance._repro import verify
 from pullback.conformance._wrong_derivative import edit_of
 from pullback.report import Finding, Verdict
 
 __all__ = [
-    "COMPILING",
-    "Clause",
-    "clause",
-    "run_clause",
+    "COMPILING", "Clause", "Finding", "Probe", "Tensors", "Verdict", "clause", "run_clause",
     "run_clauses",
-]
+]  # fmt: skip
 
 # It compiles, which takes as long as all others together.
 COMPILING = ("compile",)
@@ -68,9 +69,11 @@ class Clause:
 
 
 def clause(
-    *, promise: str, why: str, breach: str, mend: str, gradient: bool = True
+    *, why: str, breach: str, mend: str, promise: str = "", gradient: bool = True
 ) -> Callable[[Test], Clause]:
     """Make a `Clause` of the test below, whose name is its id.
+
+    What it promises is what the docstring of its file says after the id, where nothing else does.
 
     Example:
         >>> @clause(promise="It is kind.", why="Why not?", breach="at once.", mend="Smile.")
@@ -82,7 +85,8 @@ def clause(
 
     def made(test: Test) -> Clause:
         id_ = test.__name__.rstrip("_").replace("_", "-")
-        return Clause(id_, promise, why, breach, mend, test, gradient)
+        said = promise or (test.__globals__["__doc__"] or id_).partition(": ")[2] or id_
+        return Clause(id_, said[:1].upper() + said[1:], why, breach, mend, test, gradient)
 
     return made
 
@@ -239,8 +243,5 @@ def _run(clause: Clause, probe: Probe) -> Finding:
 
 
 def _gives_float8(probe: Probe) -> bool:
-    try:
-        with guarded():
-            return any(output.element_size() == 1 for output in probe.output_values())
-    except Exception:
-        return False
+    with guarded():
+        return attempt(lambda: any(y.element_size() == 1 for y in probe.output_values()), False)

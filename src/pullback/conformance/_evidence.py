@@ -26,11 +26,12 @@ squares, as it cannot beside a sum of magnitudes.
 
 **Which threshold.** 6 errors, by the above, and above these a relative part for what forward or
 backward computes to a tolerance (of 1e-7 or so, by solvers): 3e-5 in float64, a thirtieth of the
-smallest error that is to be found (1e-3), and 5e-3 in float32, a sixth of 3 %. Along a random direction a gradient that is wrong
-by the factor 1 + d differs by d |S|, where S is close to normal with the deviation to which the
-threshold is relative: it is missed where |S| is small, with a probability of 0.8 threshold / d (2 %
-in float64, 13 % in float32). Along a coherent one it differs by d of the scale itself and is not.
-Every second comparison is coherent, and none that misses acquits alone (`decide`).
+smallest error that is to be found (1e-3), and 5e-3 in float32, a sixth of 3 %. Along a random
+direction a gradient that is wrong by the factor 1 + d differs by d |S|, where S is close to normal
+with the deviation to which the threshold is relative: it is missed where |S| is small, with a
+probability of 0.8 threshold / d (2 % in float64, 13 % in float32). Along a coherent one it differs
+by d of the scale itself and is not. Every second comparison is coherent, and none that misses
+acquits alone (`decide`).
 
 **What is left.** Not noise but a wrong error estimate: a function with a feature between two steps.
 So nobody is accused by one comparison. Another first step, 0.7 of the usual one, has no step in
@@ -85,12 +86,10 @@ FARTHER_STEP = 2.0**-3
 _STEPS = 8
 _RATIO = 4.0
 _CLOSER = 10  # steps of one side that are closer than these
-# How many of the finest steps must agree with the estimate.
-_FINE = 3
+_FINE = 3  # of the finest steps that must agree with the estimate
 # How many times its estimated error an estimate may be off, and the relative part beside it.
 _ERRORS = 6
-# By the precision of float64 and of float32. What iterates to 1e-7 or so has slopes of five digits.
-_RELATIVE = {2.0**-52: 3e-5, 2.0**-23: 5e-3}
+_RELATIVE = {2.0**-52: 3e-5, 2.0**-23: 5e-3}  # by the precision of float64 and of float32
 _ROUGHEST = 0.1  # in less than float32
 
 

@@ -13,14 +13,17 @@ Neither the words of a message nor the place that it comes from decides anything
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from pullback.errors import PullbackError
 from pullback.report import Verdict
 
-__all__ = ["Fault", "classify", "describe", "is_written", "raised"]
+__all__ = ["Fault", "attempt", "classify", "describe", "is_written", "raised"]
+
+_Answer = TypeVar("_Answer")
+_Other = TypeVar("_Other")
 
 _REFUSING_TYPES = {
     "Unsupported",
@@ -87,6 +90,19 @@ def raised(ask: Callable[[], object]) -> BaseException | None:
     except (Exception, SystemExit) as error:
         return error
     return None
+
+
+def attempt(ask: Callable[[], _Answer], otherwise: _Other) -> _Answer | _Other:
+    """What the checked code answers; something else where it raises, as outside of its domain.
+
+    Example:
+        >>> attempt(lambda: 1 / 0, "nothing")
+        'nothing'
+    """
+    try:
+        return ask()
+    except (Exception, SystemExit):
+        return otherwise
 
 
 def describe(error: BaseException, limit: int = 240) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from pullback.conformance._failure import attempt, raised
 from pullback.internal._generators import rewind_shared
 from pullback.internal.torch import LOGGERS, PRINT_OPTIONS
 
@@ -54,11 +55,7 @@ def what_device_says() -> str:
     """
     device = device_in_use()
     module = None if device is None else torch.get_device_module(device)
-    try:
-        getattr(module, "synchronize", bool)()
-    except RuntimeError as error:
-        return str(error).partition("\n")[0]
-    return ""
+    return str(raised(getattr(module, "synchronize", bool)) or "").partition("\n")[0]
 
 
 def has_device() -> bool:
@@ -100,11 +97,10 @@ def reseed(seed: int) -> None:
     device = device_in_use()
     if device is not None:
         torch.get_device_module(device).manual_seed_all(seed)
-    try:
+    with suppress(ImportError):
         import numpy as np
-    except ImportError:
-        return
-    np.random.seed(seed % 2**32)  # the global generator is what Functions draw from
+
+        np.random.seed(seed % 2**32)  # the global generator is what Functions draw from
 
 
 @contextmanager
@@ -180,10 +176,13 @@ def global_settings() -> dict[str, Setting]:
 
 def _settings_of_python() -> dict[str, Setting]:
     found: dict[str, Setting] = {
-        "the working directory": (_folder, _change_folder),
+        "the working directory":  # which may have been removed
+            (lambda: attempt(os.getcwd, ""), lambda folder: raised(partial(os.chdir, folder))),
         "the import path":
             (lambda: list(sys.path), lambda value: sys.path.__setitem__(slice(None), value)),
-        "environment variables": (lambda: dict(os.environ), _set_environment),
+        "environment variables":
+            (lambda: dict(os.environ),
+             lambda value: (os.environ.clear(), os.environ.update(value))),
         "the recursion limit": (sys.getrecursionlimit, sys.setrecursionlimit),
         "whether garbage is collected":
             (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
@@ -232,23 +231,6 @@ def _settings_of_torch() -> dict[str, Setting]:
 
 def _attribute(owner: Any, name: str) -> Setting:
     return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
-
-
-def _folder() -> str:
-    try:
-        return os.getcwd()
-    except OSError:  # it was removed
-        return ""
-
-
-def _change_folder(folder: str) -> None:
-    with suppress(OSError):
-        os.chdir(folder)
-
-
-def _set_environment(variables: dict[str, str]) -> None:
-    os.environ.clear()
-    os.environ.update(variables)
 
 
 def _handler(number: int) -> Setting:

@@ -31,8 +31,8 @@ import torch
 from pullback.conformance._derivative import decide, try_derivative
 from pullback.conformance._guard import guarded
 from pullback.conformance._linearity import linearity_gap
-from pullback.conformance._own import hides_slopes, unlike_own
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._screen import hides_slopes, unlike_own
 from pullback.conformance._steps import (
     REACHES,
     Motion,
@@ -82,7 +82,9 @@ def _infer(probe: Probe) -> Probe:
     # At the given point and at a second one.
     if linearity_gap(probe) is not None or linearity_gap(probe, 2) is not None:
         reason = "backward is not linear in the cotangent"
-        if _has_own_derivative(probe):
+        # Whether forward has one that is measured and is not the identity's or a step's.
+        told = any(try_derivative(probe, number).is_told for number in (0, 1))
+        if told and not _is_identity(probe) and _stepped(probe) is None:
             return _default(probe, f"the default: {reason}, and forward has a derivative")
         return replace(probe, intent="nonlinear", reason=reason)
     trial = try_derivative(probe, 0)
@@ -112,12 +114,6 @@ def _infer(probe: Probe) -> Probe:
         reason = "an output equals an input bit for bit, backward is not the identity"
         return replace(probe, intent="surrogate", reason=reason)
     return _default(probe, "the default: nothing shows that backward differs on purpose")
-
-
-def _has_own_derivative(probe: Probe) -> bool:
-    """Whether forward has a derivative that is measured and is not the identity's or a step's."""
-    told = any(try_derivative(probe, number).is_told for number in (0, 1))
-    return told and not _is_identity(probe) and _stepped(probe) is None
 
 
 def _stops(probe: Probe) -> bool:

@@ -7,7 +7,7 @@ takes no such arguments.
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
@@ -18,6 +18,7 @@ import torch
 
 from pullback.conformance._arguments import Arguments, is_continuous
 from pullback.conformance._derivative import judge
+from pullback.conformance._failure import attempt, raised
 from pullback.conformance._linearity import linearity_gap
 from pullback.conformance._probe import Probe
 from pullback.conformance._resize import larger, resizings
@@ -58,37 +59,29 @@ class Judge:
             return Grade.BESIDE if linear else Grade.NOWHERE
         if self.rule.does == "jvp" or there is None:
             return Grade.BESIDE if there is not None else Grade.NOWHERE
-        if not (self._is_right(there) and self._is_linear(there)):
+        if not (self._is_right(there, there.inputs) and self._is_linear(there)):
             return Grade.NOWHERE
         if not all(_runs(there.at(inputs)) for inputs in self.alone):
             return Grade.HERE
-        if not all(self._is_right(there.at(inputs)) for inputs in (*self.elsewhere, *self.far)):
+        if not self._is_right(there, *self.elsewhere):
             return Grade.HERE
-        large = all(self._is_right(there.at(inputs)) for inputs in self.larger)
-        if not large and self._keeps_kinds(there):
+        if not self._is_right(there, *self.larger) and self._keeps_kinds(there):
             return Grade.HERE
         finite = all(_is_finite(there.at(inputs)) for inputs in self._at_zero)
-        beside = finite and all(self._is_right(there.at(inputs)) for inputs in self.beside)
+        beside = finite and self._is_right(there, *self.beside)
         return Grade.BESIDE if beside else Grade.ELSEWHERE
 
-    def _is_right(self, probe: Probe) -> bool:
-        with suppress(Exception):  # refused there
-            return not judge(probe, self.only).is_wrong
-        return False
+    def _is_right(self, there: Probe, *others: Arguments) -> bool:
+        """Whether it is right at all of some other arguments."""
+        probes = map(there.at, others)
+        return all(attempt(lambda p=p: not judge(p, self.only).is_wrong, False) for p in probes)
 
     def _is_linear(self, probe: Probe) -> bool:
         with suppress(Exception):
             gap = linearity_gap(probe)
             return gap is None or gap.place != self.only
-        return not self._tells_linearity
-
-    @cached_property
-    def _tells_linearity(self) -> bool:
-        """Whether the rule as it is takes the cotangents by which that is asked."""
-        with suppress(Exception):
-            linearity_gap(self.rule.probe)
-            return True
-        return False
+        # Where the rule as it is does not take the cotangents by which that is asked, nobody knows.
+        return raised(lambda: linearity_gap(self.rule.probe)) is not None
 
     @cached_property
     def alone(self) -> Sequence[Arguments]:
@@ -101,28 +94,22 @@ class Judge:
     def elsewhere(self) -> Sequence[Arguments]:
         """Other arguments that forward takes: other options, and numbers where all are alike.
 
-        Where the rule is wrong at arguments that a clause has made, those given are others, too.
+        And numbers of other sizes, up to where a threshold may be that none has reached. Where the
+        rule is wrong at arguments that a clause has made, those given are others, too.
         """
         given, generator = self.rule.probe.inputs, self.rule.probe.generator("elsewhere")
         wide = [_varied(value, generator) for value in given.values]
         found = [given.with_numbers(lambda n: 0.9 * n), given.with_values(wide)]
         other = self.rule.probe.given
         found += [other] if other is not None and other.entries <= _MANY else []
-        return [inputs for inputs in found if self._takes(inputs)]
-
-    @cached_property
-    def far(self) -> Sequence[Arguments]:
-        """Numbers of other sizes, up to where a threshold may be that none has reached."""
-        found = stretched(self.rule.probe.inputs)
-        return [found] if found is not None and self._takes(found) else []
+        return self._taken([*found, stretched(given)])
 
     @cached_property
     def larger(self) -> Sequence[Arguments]:
         """The arguments at larger sizes, of few entries at one much larger, too."""
         given, generator = self.rule.probe.inputs, self.rule.probe.generator("elsewhere")
         few = given.entries <= _FEW
-        found = [larger(given, generator, times) for times in ((1, 2) if few else (1,))]
-        return [inputs for inputs in found if inputs is not None and self._takes(inputs)]
+        return self._taken(larger(given, generator, times) for times in ((1, 2) if few else (1,)))
 
     def _keeps_kinds(self, there: Probe) -> bool:
         """Whether it is right at the size given with integers such as larger ones are made of.
@@ -134,17 +121,16 @@ class Judge:
         if all(is_continuous(value) or bool((value < 0).any()) for value in given.values):
             return True
         found = resizings(given, _CONTROL, _CONTROL, generator)
-        controls = [inputs for resizing in found for inputs in resizing.control()]
-        return all(self._is_right(there.at(i)) for i in controls if self._takes(i))
+        controls = self._taken(inputs for resizing in found for inputs in resizing.control())
+        return self._is_right(there, *controls)
 
     @cached_property
     def beside(self) -> Sequence[Arguments]:
         """Arguments at which slips show that others hide."""
         given = self.rule.probe.inputs
-        grown = [given.with_numbers(_grown), *itertools.islice(given.with_counts(), _COUNTS)]
-        deeper = next((inputs for inputs in _deeper(given) if self._takes(inputs)), None)
-        known = [inputs for inputs in grown if self._takes(inputs)]
-        return known if deeper is None else [*known, deeper]
+        shown = given.with_numbers(lambda n: math.copysign(_SHOWN, n) if 0 < abs(n) < _TINY else n)
+        grown = [shown, *itertools.islice(given.with_counts(), _COUNTS)]
+        return [*self._taken(grown), *self._taken(_deeper(given))[:1]]
 
     @cached_property
     def _at_zero(self) -> Sequence[Arguments]:
@@ -156,6 +142,9 @@ class Judge:
             points[k].reshape(-1)[:1] = 0
             found.append(given.with_points(points))
         return [inputs for inputs in found if _is_finite(self.rule.probe.at(inputs))]
+
+    def _taken(self, found: Iterable[Arguments | None]) -> list[Arguments]:
+        return [inputs for inputs in found if inputs is not None and self._takes(inputs)]
 
     def _takes(self, inputs: Arguments) -> bool:
         """Whether forward takes arguments, and backward, where it runs at all."""
@@ -179,17 +168,11 @@ def stretched(given: Arguments) -> Arguments | None:
 
 
 def _runs(probe: Probe) -> bool:
-    """Whether backward runs."""
-    with suppress(Exception):
-        return bool(Run.of(probe).every)
-    return False
+    return attempt(lambda: bool(Run.of(probe).every), False)
 
 
 def _is_finite(probe: Probe) -> bool:
-    """Whether gradients are finite numbers."""
-    with suppress(Exception):
-        return are_finite(Run.of(probe).gradients)
-    return False
+    return attempt(lambda: are_finite(Run.of(probe).gradients), False)
 
 
 def _varied(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -197,10 +180,6 @@ def _varied(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     if not is_continuous(value) or value.numel() < 2 or bool((value != value.reshape(-1)[0]).any()):
         return value
     return normal(value, generator)
-
-
-def _grown(number: float) -> float:
-    return math.copysign(_SHOWN, number) if 0 < abs(number) < _TINY else number
 
 
 def _deeper(given: Arguments) -> Iterator[Arguments]:

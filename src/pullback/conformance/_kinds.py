@@ -208,10 +208,6 @@ def _is_near_one(sums: torch.Tensor, x: torch.Tensor) -> bool:
     return bool(((sums - 1).abs() <= _rounding(x)).all())
 
 
-def _adds_up(x: torch.Tensor, dim: int) -> bool:
-    return bool((x >= 0).all()) and _is_near_one(x.sum(dim), x)
-
-
 def _moving(weights: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
     """What keeps the sum of all h(x_k), given the derivative h' for each entry.
 
@@ -252,8 +248,8 @@ _OF_ROWS = (
      _always, None),
     ("a mask", _is_mask, lambda x, dim: (x.abs() > 0.5).to(x.dtype),
      lambda x, dim: bool((x == 0).any()), None),
-    ("adding up to one", _adds_up, lambda x, dim: x.abs() / x.abs().sum(dim, keepdim=True),
-     _always, _moving(torch.ones_like)),
+    ("adding up to one", lambda x, dim: bool((x >= 0).all()) and _is_near_one(x.sum(dim), x),
+     lambda x, dim: x.abs() / x.abs().sum(dim, keepdim=True), _always, _moving(torch.ones_like)),
     ("of length one", lambda x, dim: _is_near_one(x.square().sum(dim), x),
      lambda x, dim: x / x.norm(dim=dim, keepdim=True), _always, _moving(lambda x: 2 * x)),
     ("logarithms of shares",

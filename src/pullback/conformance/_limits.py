@@ -6,6 +6,11 @@ ends only what does not move at all.
 
 A check makes thousands of calls, each with its limit. So none reads a clock or sets a timer: one
 timer ticks around them all, and whoever is there at a tick is there since then.
+
+Changed arguments are tried on the CPU before a device is handed them. An index beyond the end, or a
+probability above one, is an exception on the CPU. CUDA answers it by an assertion of the device,
+after which no later call of the process uses it: neither the check nor whoever asked for it. So
+what the CPU refuses is refused, and the device never sees it.
 """
 
 import math
@@ -16,8 +21,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import FrameType
+from typing import Any
 
-__all__ = ["NoEnd", "can_limit", "held", "limited", "patience_for", "patience_to_compile"]
+import torch
+
+from pullback.conformance._failure import raised
+from pullback.conformance._tree import replace, tensors
+from pullback.errors import UnsupportedError
+
+__all__ = [
+    "CpuTrial", "NoEnd", "can_limit", "held", "limited", "patience_for", "patience_to_compile",
+]  # fmt: skip
 
 # So many looks in a row must find a call where it was. A process that was stopped and goes on finds
 # itself so once or twice, however long that was.
@@ -170,3 +184,52 @@ def _timer(which: int, number: int, seconds: float, handler: _Handler) -> Iterat
         signal.signal(number, before)
         rest = max(left - (now() - started), 1e-3) if left else 0.0
         signal.setitimer(which, rest, interval)
+
+
+class CpuTrial:
+    """A call with other arguments than the given ones, which lie on a device.
+
+    Arguments:
+        given: makes the positional and keyword arguments that were given.
+    """
+
+    def __init__(self, given: Callable[[], tuple[Any, Any]]) -> None:
+        self._given = given
+        self._passed = False
+
+    def of(self, call: Callable[..., Any], made: tuple[Any, Any]) -> None:
+        """Raise what the CPU does of these arguments; once passed, those close by pass too.
+
+        Where the code does not run on the CPU at all, nothing is known of other indices.
+
+        Raises:
+            Exception: what the call raises on the CPU, and does not of the given arguments.
+            UnsupportedError: an index is among the arguments, and the code runs on a device only.
+        """
+        if self._passed:
+            return
+        with torch.random.fork_rng(devices=()):
+            try:
+                _call(call, made)
+            except Exception:
+                if raised(lambda: _call(call, self._given())) is None:
+                    raise
+                if not all(t.is_floating_point() or t.is_complex() for t in tensors(made)):
+                    raise UnsupportedError(
+                        "Other indices are not tried: one beyond the end ends the use of a device.",
+                        given="code that does not run on the CPU",
+                    ) from None
+        self._passed = True
+
+
+def _call(call: Callable[..., Any], made: tuple[Any, Any]) -> None:
+    values = [
+        value.detach().to("cpu", copy=True).requires_grad_(value.requires_grad)
+        for value in tensors(made)
+    ]
+    args, kwargs = replace(made, iter(values))
+    outputs = [y for y in tensors(call(*args, **kwargs)) if y.requires_grad]
+    leaves = [x for x in values if x.requires_grad]
+    if outputs and leaves:
+        ones = [torch.ones_like(y) for y in outputs]
+        torch.autograd.grad(outputs, leaves, ones, allow_unused=True)

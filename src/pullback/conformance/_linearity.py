@@ -1,7 +1,6 @@
 """Whether a backward is linear in its cotangent, and where it is not."""
 
 import math
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -85,19 +84,11 @@ def _combined(
     left, right = probe.backward(points, a), probe.backward(points, b)
     expected = [2.5 * x - 1.5 * y for x, y in zip(left, right, strict=True)]
     got = probe.backward(points, mixed)
-    place = probe.differ(got, expected, 1e3, _uncancelled(points, outputs, [*mixed, *a, *b]))
+    # The terms of a gradient may cancel, as those of ``x / |x|`` do where x is one number, and
+    # rounding leaves something of them: a cotangent times outputs over inputs is their size.
+    sizes = [size for x in points if (size := largest([x])) > 0]
+    among = largest([*mixed, *a, *b]) * largest(outputs) / min(sizes) if sizes else 0.0
+    place = probe.differ(got, expected, 1e3, among)
     if place is None or not are_finite(expected):
         return None
     return Gap(place, expected, got, points, a, b)
-
-
-def _uncancelled(
-    points: Iterable[torch.Tensor], outputs: Iterable[torch.Tensor],
-    cotangents: Iterable[torch.Tensor],
-) -> float:  # fmt: skip
-    """The size of the terms of a gradient, which may cancel: a cotangent times outputs over inputs.
-
-    Those of ``x / |x|`` do where x is one number: its gradient is what rounding leaves of zero.
-    """
-    sizes = [size for x in points if (size := largest([x])) > 0]
-    return largest(cotangents) * largest(outputs) / min(sizes) if sizes else 0.0

@@ -14,10 +14,10 @@ from pullback.conformance._forked import Copy
 from pullback.conformance._fresh import Fresh
 from pullback.conformance._guard import guarded, reseed
 from pullback.conformance._held import own_generators
-from pullback.conformance._large import part_of
 from pullback.conformance._limits import patience_for
 from pullback.conformance._nodes import returned
 from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._resize import part_of
 from pullback.conformance._structure import keep
 from pullback.conformance._subject import Subject
 from pullback.conformance._unwritten import run_filled, unwritten

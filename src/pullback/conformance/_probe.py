@@ -9,11 +9,10 @@ from typing import Any
 import torch
 
 from pullback.conformance._arguments import Arguments, is_continuous
-from pullback.conformance._cpu_trial import CpuTrial
 from pullback.conformance._failure import Fault, classify, describe, is_written
 from pullback.conformance._forked import alone, unharmed
 from pullback.conformance._guard import reseed
-from pullback.conformance._limits import limited, patience_to_compile
+from pullback.conformance._limits import CpuTrial, limited, patience_to_compile
 from pullback.conformance._literal import drawn_by, steps_drawn_by
 from pullback.conformance._nodes import accumulated, custom_nodes
 from pullback.conformance._structure import keep, tangent

@@ -15,10 +15,9 @@ from dataclasses import replace as with_fields
 import torch
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._call_source import IMPORT, CallSource, found, name_of
 from pullback.conformance._guard import guarded, seed_of_draws
 from pullback.conformance._limits import limited
-from pullback.conformance._literal import Literals
+from pullback.conformance._literal import IMPORT, CallSource, Literals, found, name_of
 from pullback.conformance._subject import Subject, typed_source
 from pullback.internal._defaults import PLAIN, read_defaults
 from pullback.internal._sparse import is_sparse
@@ -87,9 +86,7 @@ def write_repro(
     source = CallSource(inputs, literals)
     try:
         args, kwargs = source.of(inputs.args, "args"), source.of(dict(inputs.kwargs), "kwargs")
-        given_made = [
-            f"{name} = {_given(tensors, literals)}" for name, tensors in (given or {}).items()
-        ]
+        given_made = [f"{name} = {_given(t, literals)}" for name, t in (given or {}).items()]
     except (ValueError, RuntimeError):  # a tensor of a class of its own tells nothing
         return ""
     head = _definition(subject)

@@ -9,6 +9,11 @@ Where a number in the arguments may stand for a size (an offset, a length, an in
 that size is left as it is: nobody but the author knows how such a number changes with it. Other
 integers stay below a size that has shrunk. Whether they may repeat, as those do that are made, is
 asked of the Function at the size that was given: `Resizing.control`.
+
+Large arguments are judged by a part of them: a rule is as wrong for a part. A check makes thousands
+of calls. What it would not end of arguments with millions of entries, it says in seconds of some
+thousand, which a script can hold, too. Sizes are cut down one after the other, the largest first,
+as far as forward and backward take them; the clause ``sizes`` goes up from there again.
 """
 
 import math
@@ -18,9 +23,13 @@ from dataclasses import dataclass
 import torch
 
 from pullback.conformance._arguments import Arguments
+from pullback.conformance._probe import Probe
 from pullback.conformance._structure import keep, structures
 
-__all__ = ["Resizing", "larger", "resizings", "stands_for", "together"]
+__all__ = [
+    "Resizing", "cut_down", "larger", "part_of", "resizings", "shapes_cut_down", "stands_for",
+    "together",
+]  # fmt: skip
 
 _LARGEST, _ENTRIES = 2**10, 2**16  # of a dimension, and of a tensor, that is made larger by one
 
@@ -181,18 +190,13 @@ def stands_for(arguments: Arguments, size: int, apart: Sequence[int] = ()) -> bo
     ):
         return True
     return any(
-        _points_past(value, size)
+        # Past the end: not labels, of which each row has one of its own.
+        (value.max() >= size and (size not in value.shape or value.max() == size))
         or (size in value.shape and _rises(value))
         or (size > 1 and size in _made_of(value))
         for k, value in enumerate(arguments.values)
         if k not in apart and value.numel() and not (_is_number(value) or value.dtype == torch.bool)
     )
-
-
-def _points_past(value: torch.Tensor, size: int) -> bool:
-    """Whether integers may point past the end: not labels, of which each row has one of its own."""
-    most = int(value.max())
-    return most >= size and (size not in value.shape or most == size)
 
 
 def _is_number(value: torch.Tensor) -> bool:
@@ -278,3 +282,54 @@ def _diagonal(value: torch.Tensor, size: int, generator: torch.Generator) -> tor
 
 def _is_whole(value: torch.Tensor) -> bool:
     return not value.is_floating_point() or bool((value == value.round()).all())
+
+
+_LARGE, _ENOUGH = 2**18, 2**12  # entries of all arguments
+_SMALLEST = 7  # that a size is cut down to
+
+
+def part_of(probe: Probe, runs: Callable[[Probe], bool]) -> Probe:
+    """The probe at a part of its arguments, where these are large, and it runs with that."""
+    given = probe.inputs
+    if given.entries <= _LARGE:
+        return probe
+    found = cut_down(given, _ENOUGH, lambda inputs: runs(probe.at(inputs)))
+    return probe if found is given else probe.at(found)
+
+
+def cut_down(given: Arguments, entries: int, takes: Callable[[Arguments], bool]) -> Arguments:
+    """The arguments with their largest sizes cut down, as far as they are taken so.
+
+    Arguments:
+        given: the arguments.
+        entries: of all tensors together, to which they are cut down.
+        takes: whether arguments are taken.
+    """
+    refused: set[int] = set()
+    while given.entries > entries:
+        found = [
+            one for one in resizings(given, 0, 0, torch.Generator())
+            if one.size > _SMALLEST and one.size not in refused
+        ]  # fmt: skip
+        if not found:
+            break
+        whole, share = found[0].size, entries / given.entries
+        wanted = max(_SMALLEST, int(whole * share**0.5))  # other sizes are cut down, too
+        others = {n for value in given.values for n in value.shape}
+        free = (n for n in range(wanted, whole) if n not in others)
+        made = next((found[0].at(n) for n in free), None)
+        if made is not None and takes(made):
+            given = made
+        else:
+            refused.add(whole)
+    return given
+
+
+def shapes_cut_down(given: Arguments, judged: Arguments) -> tuple[str, ...]:
+    """What was made smaller, in words, tensor by tensor."""
+    pairs = zip(given.paths, given.values, judged.values, strict=False)
+    return tuple(
+        f"{path} {tuple(whole.shape)} as {tuple(part.shape)}"
+        for path, whole, part in pairs
+        if part.numel() < whole.numel()
+    )

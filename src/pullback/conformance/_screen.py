@@ -5,13 +5,17 @@ what judges a run, and what is said at the end. One central difference is enough
 A Function that is wrong at ordinary numbers, at the given size or with the given dimensions has
 another fault, which another clause tells; and one that is wrong wherever arguments were made like
 those that accuse it takes arguments of a kind that nobody named.
+
+Finite differences of bfloat16 and float16 do not settle: a step that rounding does not hide is as
+large as what moves. Where forward is made of operations of torch, autograd has its derivative in
+the same precision, and a Function of few digits is held to that.
 """
 
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -19,15 +23,18 @@ import torch
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._derivative import judge
 from pullback.conformance._evidence import agreement
-from pullback.conformance._failure import describe
+from pullback.conformance._failure import attempt, describe, raised
 from pullback.conformance._forked import ProcessDied, forked
 from pullback.conformance._limits import NoEnd
+from pullback.conformance._mends import by_autograd
 from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._vectors import filled, flatten, products, unflatten
+from pullback.conformance._vectors import are_finite, filled, flatten, products, unflatten, wide
 from pullback.report import Finding, Verdict
 
-__all__ = ["APART", "RIGHT", "Run", "Sweep", "agrees", "already", "died", "every_output",
-           "is_foreign", "is_right", "is_wrong"]  # fmt: skip
+__all__ = [
+    "APART", "RIGHT", "Run", "Sweep", "agrees", "already", "died", "every_output", "hides_slopes",
+    "is_foreign", "is_right", "is_wrong", "own_gradients", "unlike_own",
+]  # fmt: skip
 
 RIGHT = "right"
 APART = 1e-3
@@ -218,10 +225,41 @@ def died(probe: Probe, doing: str, death: ProcessDied, **told: Any) -> Finding:
 
     That ends too where threads have been started that a copy has not, as those of OpenMP by numba.
     """
-    try:
-        forked(lambda: len(Run.of(probe).every))
-    except ProcessDied:
+    if isinstance(raised(lambda: forked(lambda: len(Run.of(probe).every))), ProcessDied):
         return probe.skipped("A copy of the process ends with the arguments as given too.")
-    except Exception:  # noqa: S110 - an error is no end
-        pass
     return probe.crashes(f"{doing} {death}", **told)
+
+
+def hides_slopes(probe: Probe) -> bool:
+    """Whether rounding hides what finite differences would show."""
+    return torch.finfo(probe.dtype).eps > torch.finfo(torch.float32).eps
+
+
+def own_gradients(probe: Probe, points: Tensors, cotangents: Tensors) -> Tensors | None:
+    """What autograd answers by what forward does; ``None`` where it cannot follow it."""
+    subject = by_autograd(probe.subject)
+    if subject is None:
+        return None
+    return attempt(lambda: replace(probe, subject=subject).backward(points, cotangents), None)
+
+
+def unlike_own(probe: Probe, number: int) -> list[tuple[int, torch.Tensor, torch.Tensor]] | None:
+    """The inputs whose gradient is off by more than rounding, with autograd's and their own.
+
+    ``None`` where autograd tells nothing.
+    """
+    points = probe.point(number)
+    cotangents = probe.spread(probe.output_values(points), "own")
+    expected = own_gradients(probe, points, cotangents)
+    if expected is None or not are_finite(expected):
+        return None
+    pairs = enumerate(zip(expected, probe.backward(points, cotangents), strict=True))
+    tolerance = agreement(torch.finfo(probe.dtype).eps)
+    return [
+        (k, one, other) for k, (one, other) in pairs
+        if not _norm(wide(other) - wide(one)) <= tolerance * _norm(wide(one))
+    ]  # fmt: skip
+
+
+def _norm(tensor: torch.Tensor) -> float:
+    return float(tensor.abs().square().sum().sqrt())

@@ -4,7 +4,7 @@ Those near the ends of a precision are compared with the same ones computed in f
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -22,7 +22,7 @@ from pullback.conformance._vectors import are_finite, coarsest, spread, wide
 from pullback.report import Finding
 
 __all__ = [
-    "ALONG", "REPRO", "at_an_end", "at_the_ends", "beside_wide", "controls", "specials",
+    "REPRO", "at_an_end", "at_the_ends", "beside_wide", "controls", "specials",
 ]  # fmt: skip
 
 Change = Callable[[torch.Tensor], torch.Tensor]
@@ -67,9 +67,8 @@ def _specials(arguments: Arguments) -> Iterator[tuple[str, Arguments]]:
     for k, value in enumerate(arguments.values):
         if value.dtype == torch.bool and value.numel():
             for name, fill in (("empty", False), ("full", True)):
-                full = torch.full_like(value, fill)
-                values = [full if j == k else v for j, v in enumerate(arguments.values)]
-                yield f"an {name} mask in {arguments.paths[k]}", arguments.with_values(values)
+                full = arguments.with_some({k: torch.full_like(value, fill)})
+                yield f"an {name} mask in {arguments.paths[k]}", full
 
 
 def controls(probe: Probe, made: Arguments) -> Iterator[Arguments]:
@@ -81,26 +80,27 @@ def controls(probe: Probe, made: Arguments) -> Iterator[Arguments]:
     """
     given, drawn = probe.inputs.values, probe.generator("outside")
     pairs = [*zip(given, made.values, strict=True)]
-    rolled = [
-        None if same_bits(value, other) else keep(value, value.flatten().roll(k + 1).view_as(value))
-        for k, (value, other) in enumerate(pairs)
-    ]
-    kept = zip(rolled, given, strict=True)
-    yield probe.inputs.with_values([value if turned is None else turned for turned, value in kept])
-    left = [outside(value, other) for value, other in pairs]
-    if any(left):
-        yield probe.inputs.with_values([
-            spread(value, drawn) * (2 * value.abs().max()) if beyond else value
-            for value, beyond in zip(given, left, strict=True)
-        ])  # fmt: skip
+    moved = [k for k, (value, other) in enumerate(pairs) if not same_bits(value, other)]
+    yield probe.inputs.with_some(
+        _kept(given, {k: given[k].flatten().roll(k + 1).view_as(given[k]) for k in moved})
+    )
+    left = [k for k, (value, other) in enumerate(pairs) if outside(value, other)]
+    if left:
+        yield probe.inputs.changed(left, lambda v: spread(v, drawn) * (2 * v.abs().max()))
 
 
 def _changed(arguments: Arguments, chosen: Sequence[int], change: Change) -> Arguments:
     """The arguments with some tensors changed, as far as that keeps their structure."""
     given = arguments.values
-    made = {k: keep(given[k], change(given[k])) for k in chosen}
-    kept = {k: value for k, value in made.items() if value is not None}
-    return arguments.with_values([kept.get(k, value) for k, value in enumerate(given)])
+    return arguments.with_some(_kept(given, {k: change(given[k]) for k in chosen}))
+
+
+def _kept(
+    given: Sequence[torch.Tensor], made: Mapping[int, torch.Tensor]
+) -> dict[int, torch.Tensor]:
+    """What can be made an argument of the kind that was given."""
+    every = {k: keep(given[k], value) for k, value in made.items()}
+    return {k: value for k, value in every.items() if value is not None}
 
 
 def _typical(value: torch.Tensor) -> float:
@@ -170,20 +170,6 @@ def beside_wide(level: torch.dtype) -> list[str]:
         "w = [g.to(y.dtype) for g, y in zip(w, outs())]",
         "print('wide', torch.autograd.grad(outs(), xs, w, allow_unused=True))",
     ]
-
-
-ALONG = [
-    "def along(t):",
-    "    for x, step in zip(xs, v): x.data += t * step",
-    "    ys = outs()",
-    "    for x, step in zip(xs, v): x.data -= t * step",
-    "    return sum((c * y).sum().item() for c, y in zip(w, ys))",
-    "h, here = 1e-6, along(0)",
-    "print('inputs     ', xs)",
-    "print('differences', (along(h) - here) / h, (here - along(-h)) / h)",
-    "g = torch.autograd.grad(outs(), xs, w, allow_unused=True)",
-    "print('backward   ', sum((x * step).sum().item() for x, step in zip(g, v) if x is not None))",
-]
 
 
 def at_the_ends(probe: Probe) -> Iterator[tuple[str, Arguments]]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import torch
 
+from pullback.conformance._failure import attempt
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._vectors import coarsest
 
@@ -110,11 +111,9 @@ def scan_line(
     along = probe.line(step)
 
     def line(t: float) -> torch.Tensor | None:
-        try:
-            values = along(t).double()
-        except Exception:  # not defined there: the line is made shorter
-            return None
-        return values if base is None or values.shape == base.shape else None
+        values = attempt(lambda: along(t).double(), None)  # not defined there: it is made shorter
+        fits = values is not None and (base is None or values.shape == base.shape)
+        return values if fits else None
 
     base: torch.Tensor | None = None
     base = line(0.0)

@@ -73,17 +73,13 @@ def survived(probe: Probe, test: Callable[[Probe], Finding]) -> Finding:
     A plain run on them is tried in a copy of the process. Only where it ends the copy the whole
     clause, which may take other paths, is run in one too.
     """
-    if not (can_copy() and _ends(probe)):
+    # What is refused the clauses say how clearly.
+    if not (can_copy() and isinstance(raised(lambda: trace(probe)), ProcessDied)):
         return test(probe)
     try:
         return forked(lambda: _alone(probe, test), _SECONDS)
     except ProcessDied as death:
         return died(probe, "A run on fake tensors ends the process.", death)
-
-
-def _ends(probe: Probe) -> bool:
-    # What is refused the clauses say how clearly.
-    return isinstance(raised(lambda: trace(probe)), ProcessDied)
 
 
 def _alone(probe: Probe, test: Callable[[Probe], Finding]) -> Finding:

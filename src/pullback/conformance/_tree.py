@@ -17,7 +17,7 @@ import torch
 
 from pullback.internal._sparse import indices_of, is_sparse, sparse_of, values_of
 
-__all__ = ["leaves", "replace", "sparse_source", "tensors", "walk"]
+__all__ = ["field_names", "leaves", "replace", "sparse_source", "tensors", "walk"]
 
 
 def sparse_source(sparse: torch.Tensor, source: Callable[[torch.Tensor], str], values: str) -> str:
@@ -36,7 +36,7 @@ def _with_values(sparse: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return sparse_of(indices_of(sparse), values, sparse.shape, sparse.layout)
 
 
-def _fields(value: Any) -> list[str]:
+def field_names(value: Any) -> list[str]:
     """The names of what a dataclass holds; none of anything else."""
     opaque = isinstance(value, (type, torch.nn.Module)) or callable(value)
     if opaque or not is_dataclass(value):
@@ -59,7 +59,7 @@ def walk(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from walk(item, f"{path}[{index}]")
     elif is_sparse(value):
         yield f"{path}.values()", values_of(value)
-    elif names := _fields(value):
+    elif names := field_names(value):
         for name in names:
             yield from walk(getattr(value, name), f"{path}.{name}")
     else:
@@ -105,7 +105,7 @@ def replace(value: Any, items: Iterator[Any]) -> Any:
         return parts if isinstance(value, list) else tuple(parts)
     if is_sparse(value):
         return _with_values(value, next(items))
-    if names := _fields(value):
+    if names := field_names(value):
         other = copy.copy(value)
         for name in names:
             object.__setattr__(other, name, replace(getattr(value, name), items))

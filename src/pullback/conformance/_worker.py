@@ -27,9 +27,9 @@ from pullback.conformance._forked import Copy, can_copy
 from pullback.conformance._fresh import Answers, Fresh
 from pullback.conformance._guard import guarded, has_device, silenced, unpatched, what_device_says
 from pullback.conformance._intent import infer_intent
-from pullback.conformance._large import shapes_cut_down
 from pullback.conformance._limits import limited
 from pullback.conformance._prepare import prepare, unprepared
+from pullback.conformance._resize import shapes_cut_down
 from pullback.conformance._subject import Subject
 from pullback.conformance._tree import replace, tensors
 from pullback.conformance.clauses import CLAUSES

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from pullback.conformance._arguments import Arguments, is_uniform
-from pullback.conformance._around import Around, at_hand, chosen_places, lone_place, step_of
+from pullback.conformance._around import Around, at_hand, chosen_places, step_of, unread_cotangent
 from pullback.conformance._changes import Pair, ratio_of
 from pullback.conformance._derivative import Trial, judge
 from pullback.conformance._explain import EXACT, FACTS, RULES, Difference, explain
@@ -25,7 +25,6 @@ from pullback.conformance._resize import larger
 from pullback.conformance._rule import Rule
 from pullback.conformance._structure import moving, unlike
 from pullback.conformance._tree import walk
-from pullback.conformance._unread import unread_cotangent
 from pullback.conformance._values import window
 from pullback.conformance._within import alone
 from pullback.internal.torch import pytree
@@ -70,8 +69,12 @@ def wrong_derivative(
     )
 
 
-def along_a_line() -> list[str]:
-    """Lines of a script: the derivative of the outputs times ``w`` along ``v``, in both ways."""
+def along_a_line(*, sides: bool = False) -> list[str]:
+    """Lines of a script: the derivative of the outputs times ``w`` along ``v``, in both ways.
+
+    By one central difference, or by one to each side, beside the inputs.
+    """
+    central, each = "(moved(h) - moved(-h)) / 2", "moved(h) - moved(0), moved(0) - moved(-h)"
     return [
         "h, ys, got = 1e-6, outs(), [None] * len(xs)",
         "if ys[0].requires_grad: got = torch.autograd.grad(ys, xs, w, allow_unused=True)",
@@ -82,7 +85,8 @@ def along_a_line() -> list[str]:
         "        found = sum((a.conj() * y).sum().real.item() for a, y in zip(w, outs()))",
         "        for x, d in zip(xs, v): x -= h * d",
         "    return found",
-        "print('finite differences', (moved(h) - moved(-h)) / (2 * h))",
+        "print('inputs            ', xs)" if sides else "",
+        f"print('finite differences', *[d / h for d in ({each if sides else central + ','})])",
         "print('backward          ', "
         "sum((g.conj() * d).sum().real.item() for g, d in zip(got, v)))",
     ]
@@ -159,7 +163,7 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
     places = chosen_places(point.numel())
     if not places:
         return None
-    lone = lone_place(at, only)
+    lone = at.lone_place(only)
     around = range(max(lone - _NEAR, 0), min(lone + _NEAR + 1, point.numel()))
     expected, known = at.gradient(only, [*around, *places])
     handed = [w.clone() for w in at.weights]
@@ -222,14 +226,13 @@ def _edit_where_nothing_hides(at: Around, only: int) -> Right:
     Beside these a conjugate, a factor or a term is lost unseen, and much is right by chance.
     """
     inputs = at.probe.inputs.with_points(at.points)
-    hiding = [is_uniform(v) and k not in inputs.owned for k, v in enumerate(inputs.values)]
-    values = [
-        unlike(v, at.probe.generator(f"hides {k}")) if hides else v
-        for k, (v, hides) in enumerate(zip(inputs.values, hiding, strict=True))
-    ]
+    shown = {
+        k: unlike(v, at.probe.generator(f"hides {k}"))
+        for k, v in enumerate(inputs.values) if is_uniform(v) and k not in inputs.owned
+    }  # fmt: skip
     with suppress(Exception):  # refused there
-        there = at.probe.at(inputs.with_values(values))
-        return edit_of(there, only) if any(hiding) and judge(there, only).is_wrong else Right()
+        there = at.probe.at(inputs.with_some(shown))
+        return edit_of(there, only) if shown and judge(there, only).is_wrong else Right()
     return Right()
 
 
@@ -328,7 +331,7 @@ def _neglected(at: Around, only: int, answered: torch.Tensor) -> str:
 
 def _neutral(inputs: Arguments) -> Iterator[tuple[str, Any, Arguments]]:
     """Each argument with a value at which it does nothing, in many a forward."""
-    leaves, form = pytree.tree_flatten((inputs.args, dict(inputs.kwargs)))
+    leaves = pytree.tree_leaves((inputs.args, dict(inputs.kwargs)))
     paths = [path for part in ("args", "kwargs") for path, _ in walk(getattr(inputs, part), part)]
     tensors = iter(range(len(inputs.values)))
     for k, (path, leaf) in enumerate(zip(paths, leaves, strict=False)):
@@ -338,14 +341,10 @@ def _neutral(inputs: Arguments) -> Iterator[tuple[str, Any, Arguments]]:
             for number in (0, 1):
                 other = torch.full_like(given, number)
                 if place not in inputs.owned and not torch.equal(other, given):
-                    values = [other if n == place else v for n, v in enumerate(inputs.values)]
-                    yield path, number, inputs.with_values(values)
+                    yield path, number, inputs.with_some({place: other})
         elif type(leaf) in (bool, int, float):
             for number in {type(leaf)(0), type(leaf)(1)} - {leaf}:
-                args, kwargs = pytree.tree_unflatten(
-                    [number if n == k else v for n, v in enumerate(leaves)], form
-                )
-                yield path, number, replace(inputs, args=args, kwargs=kwargs)
+                yield path, number, inputs.with_leaves({k: number})
 
 
 def _is_of(at: Around, only: int, gradient: torch.Tensor, inputs: Arguments) -> bool:

@@ -4,17 +4,14 @@ from collections.abc import Iterator
 
 import torch
 
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, clause
 from pullback.conformance._nodes import watched_marks
-from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._values import same_bits
-from pullback.report import Finding
 
 __all__ = ["alias"]
 
 
 @clause(
-    promise="An output that is an input or a view is handled.",
     why="An output that shares memory with an input changes when that input is changed. "
     "Autograd has to know it, or it works with values that are gone.",
     breach="when an output is changed in place and an input, another output or a gradient "
@@ -27,7 +24,11 @@ def alias(probe: Probe) -> Iterator[Finding | None]:
     with watched_marks() as marks:
         handed, _, every = probe.exposed(probe.leaves())
     dirty = {t.data_ptr() for t in marks.dirty}
-    shared = _shared(handed, every, dirty)
+    shared = next((
+        f"Output {k} shares memory with tensor argument {j}."
+        for k, y in enumerate(every) for j, x in enumerate(handed)
+        if y.numel() and _storage(x) == _storage(y) and y.data_ptr() not in dirty
+    ), "")  # fmt: skip
     for k in probe.outputs:
         if every[k].data_ptr() not in dirty:
             yield _change(probe, k)
@@ -38,14 +39,6 @@ def alias(probe: Probe) -> Iterator[Finding | None]:
 
 def _storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr() if tensor.numel() else 0
-
-
-def _shared(handed: Tensors, every: Tensors, dirty: set[int]) -> str:
-    for k, y in enumerate(every):
-        for j, x in enumerate(handed):
-            if y.numel() and _storage(x) == _storage(y) and y.data_ptr() not in dirty:
-                return f"Output {k} shares memory with tensor argument {j}."
-    return ""
 
 
 def _change(probe: Probe, k: int) -> Finding | None:

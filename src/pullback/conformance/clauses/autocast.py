@@ -5,11 +5,9 @@ from functools import partial
 
 import torch
 
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, clause
 from pullback.conformance._failure import describe
-from pullback.conformance._probe import Probe
 from pullback.conformance._screen import Run
-from pullback.report import Finding
 
 __all__ = ["autocast"]
 
@@ -21,7 +19,6 @@ _CAST = (
 
 
 @clause(
-    promise="Forward under autocast and backward outside give the same, as bfloat16 rounds.",
     why="Under autocast, forward runs in low precision while backward runs outside of it. "
     "A Function without a policy mixes the two. Matrix products then meet two dtypes.",
     breach="against float32.",

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 import torch
 
 from pullback.conformance._arguments import is_continuous
-from pullback.conformance._clause import clause
-from pullback.conformance._items import Batch, data
-from pullback.conformance._probe import Probe
+from pullback.conformance._clause import Finding, Probe, clause
+from pullback.conformance._related import Batch, data
 from pullback.conformance._resize import stands_for
-from pullback.report import Finding
 
 __all__ = ["batch"]
 
@@ -21,7 +19,6 @@ _SECONDS = 3.0  # of work, after which no larger batch is tried: a check stays f
 
 
 @clause(
-    promise="An item's numbers do not depend on what else is in the batch.",
     why="What a model answers to one request must not change with the requests beside it, nor a "
     "sample's gradient with its place. Kernels that share a maximum among rows of a tile, or take "
     "another path for one row or for many, train well with one size of batch and not with another.",
@@ -103,6 +100,7 @@ def _broken(whole: Batch, name: str, index: torch.Tensor, size: float, place: in
     rows = (got[:last] - expected[:last]).abs().reshape(last, -1).nan_to_num(nan=torch.inf)
     row = int(rows.amax(1).argmax())
     what = "output" if place < whole.outputs else "gradient"
+    in_turn = torch.arange(len(index), device="cpu") % whole.count
     return whole.probe.broken(
         f"Row {int(index[row])} has another {what} {name} than in a batch of {whole.count}, where "
         f"rows do not depend on each other: it is off by {float(rows[row].max()):.3g}.",
@@ -112,7 +110,8 @@ def _broken(whole: Batch, name: str, index: torch.Tensor, size: float, place: in
                   for w in whole.weights]
         },
         repro=[
-            f"index = {_written(index, whole.count)}",
+            f"index = torch.arange({len(index)}) % {whole.count}" if torch.equal(index, in_turn)
+            else f"index = torch.tensor({index.tolist()})",
             f"size = torch.tensor([1.0] + [{size}] * {len(index) - 1}, dtype=torch.float64)",
             "n = len(outs()[0])",
             "g = torch.autograd.grad(outs(), xs, w)",
@@ -129,10 +128,3 @@ def _broken(whole: Batch, name: str, index: torch.Tensor, size: float, place: in
             f"print({name!r}, outs(), torch.autograd.grad(outs(), xs, w))",
         ],
     )  # fmt: skip
-
-
-def _written(index: torch.Tensor, count: int) -> str:
-    """The rows as an expression."""
-    if torch.equal(index, torch.arange(len(index), device="cpu") % count):
-        return f"torch.arange({len(index)}) % {count}"
-    return f"torch.tensor({index.tolist()})"

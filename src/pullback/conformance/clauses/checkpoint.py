@@ -6,13 +6,11 @@ import torch
 from torch.utils.checkpoint import CheckpointError
 from torch.utils.checkpoint import checkpoint as run_checkpointed
 
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, clause
 from pullback.conformance._failure import describe
 from pullback.conformance._guard import reseed
 from pullback.conformance._nodes import Saved
-from pullback.conformance._probe import Probe
 from pullback.conformance._screen import Run
-from pullback.report import Finding
 
 __all__ = ["checkpoint"]
 
@@ -20,7 +18,6 @@ _PLAIN = "print('plain       ', torch.autograd.grad(outs(), xs, w, allow_unused=
 
 
 @clause(
-    promise="It works under activation checkpointing; saved tensors are unpacked once.",
     why="Activation checkpointing runs forward again to save memory. The gradient must be "
     "the same with it as without.",
     breach="against a plain run. One that reads its saved tensors twice, which torch refuses "

@@ -11,17 +11,14 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._clause import clause
-from pullback.conformance._failure import classify, describe, raised
-from pullback.conformance._own import own_gradients
-from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._clause import Finding, Probe, Tensors, Verdict, clause
+from pullback.conformance._failure import attempt, classify, describe, raised
 from pullback.conformance._resize import resizings
-from pullback.conformance._screen import Run
+from pullback.conformance._screen import Run, own_gradients
 from pullback.conformance._traced import survived
 from pullback.conformance._transforms import ALONE, PAIRS, Batch, jvp
 from pullback.conformance._tree import tensors
 from pullback.conformance.clauses._hints import COMPLETE, SCALAR, TRACE
-from pullback.report import Finding, Verdict
 
 __all__ = ["compile_"]
 
@@ -95,10 +92,7 @@ def _dropped(probe: Probe) -> str:
         return ""
     if raised(way.eager) is None:
         return ""
-    try:
-        got = way.run()
-    except Exception:  # refused as in eager code, without setup_context
-        return ""
+    got = attempt(way.run, expected)  # refused as in eager code, without setup_context
     if probe.differ(got, expected, looser=1e4) is None:
         return ""
     return f"{way.name} is silently wrong, where eager torch refuses: torch drops the backward."
@@ -119,7 +113,10 @@ def _ways(probe: Probe, failed: dict[str, Exception]) -> Iterator[_Way]:
 
 def _sum_up(probe: Probe, right: list[str], failed: dict[str, Exception]) -> Finding:
     said = "; ".join(f"{name}: {describe(error, 120)}" for name, error in failed.items())
-    unclear = [name for name, error in failed.items() if not _is_refusal(error)]
+    # Dynamo wraps what went wrong: its own refusals are clear, its internal errors are not.
+    refusals = ("Unsupported", "TorchRuntimeError")
+    loud = {name for name, e in failed.items() if classify(e) is Verdict.LACKING}
+    unclear = [n for n, e in failed.items() if n not in loud and type(e).__name__ not in refusals]
     if unclear:
         return probe.crashes(f"{unclear[0]} fails: {describe(failed[unclear[0]])}", TRACE)
     without = ""
@@ -129,12 +126,6 @@ def _sum_up(probe: Probe, right: list[str], failed: dict[str, Exception]) -> Fin
         return probe.lacking(f"Refused: {said}.", TRACE)
     more = f" Refused: {said}." if said else ""
     return probe.holds(f"Equal to eager: {', '.join(right)}.{more}{without}")
-
-
-def _is_refusal(error: Exception) -> bool:
-    """Dynamo wraps what went wrong: its own refusals are clear, its internal errors are not."""
-    name = type(error).__name__
-    return classify(error) is Verdict.LACKING or name in ("Unsupported", "TorchRuntimeError")
 
 
 def _wrong(probe: Probe, way: _Way, expected: object, got: object) -> Finding:

@@ -1,17 +1,14 @@
-"""The clause `compositions`."""
+"""`compositions`: each pair of transforms equals its parts, or refuses by itself."""
 
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, clause
 from pullback.conformance._failure import describe
-from pullback.conformance._probe import Probe
 from pullback.conformance._transforms import PAIRS, Batch, Transform, push
 from pullback.conformance.clauses._hints import SCALAR
-from pullback.report import Finding
 
 __all__ = ["compositions"]
 
 
 @clause(
-    promise="Each pair of transforms equals its parts, or refuses by itself.",
     why="Gradients of each sample, Hessian-vector products and Laplace approximations are "
     "transforms of transforms. Each level asks other rules of a Function, so that two that are "
     "right alone may be wrong together.",

@@ -1,16 +1,13 @@
 """`cotangent`: the incoming cotangent is never changed."""
 
-from pullback.conformance._clause import clause
-from pullback.conformance._probe import Probe
+from pullback.conformance._clause import Finding, Probe, clause
 from pullback.conformance._values import same_bits
 from pullback.internal.torch import version_of, versions_of
-from pullback.report import Finding
 
 __all__ = ["cotangent"]
 
 
 @clause(
-    promise="The incoming cotangent is never changed.",
     why="The incoming gradient may be shared with other branches of the graph, or held by "
     "a hook or by the caller. Changing it in place changes their gradients too.",
     breach="as a cotangent that differs from its copy, or whose version has moved.",

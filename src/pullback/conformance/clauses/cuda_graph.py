@@ -2,15 +2,12 @@
 
 import torch
 
-from pullback.conformance._clause import clause
-from pullback.conformance._probe import Probe, Tensors
-from pullback.report import Finding
+from pullback.conformance._clause import Finding, Probe, Tensors, clause
 
 __all__ = ["cuda_graph"]
 
 
 @clause(
-    promise="Capture and replay equal eager (with a GPU).",
     why="Captured graphs replay without Python. Whatever depended on the values at "
     "capture is frozen into every later step.",
     breach="when a graph is replayed at other inputs.",

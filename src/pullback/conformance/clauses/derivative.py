@@ -7,20 +7,17 @@ from dataclasses import replace
 import torch
 
 from pullback.conformance._arguments import is_uniform
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, clause
 from pullback.conformance._derivative import Trial, judge
-from pullback.conformance._items import data
+from pullback.conformance._failure import attempt
 from pullback.conformance._linearity import linearity_gap
-from pullback.conformance._own import cotangents_at, hides_slopes, unlike_own
-from pullback.conformance._probe import Probe
-from pullback.conformance._related import right_together
+from pullback.conformance._related import data, right_together, with_more
 from pullback.conformance._repair import EDIT
-from pullback.conformance._screen import is_right
+from pullback.conformance._screen import hides_slopes, is_right, unlike_own
 from pullback.conformance._structure import beside, bound_rows
 from pullback.conformance._vectors import products
 from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.conformance.clauses._hints import SINGLE
-from pullback.report import Finding
 
 __all__ = ["derivative"]
 
@@ -34,7 +31,6 @@ _ON_PURPOSE = (
 
 
 @clause(
-    promise="Backward is the transpose of the derivative of forward (intent `exact`).",
     why="Training follows this gradient. A wrong one raises no error: the loss falls more "
     "slowly, or to a worse place, and nothing points at the cause.",
     breach="as `<J'w, v>` off from finite differences along a random direction, per input.",
@@ -148,10 +144,8 @@ def _hidden(probe: Probe, only: int | None) -> _Tried | None:
         away = beside(value, drawn, 0.5) if bound_rows(value) else value + 1
         if torch.equal(close, value) or torch.equal(away, value):
             continue  # all that it may be
-        values = [[made if j == k else v for j, v in enumerate(given.values)]
-                  for made in (away, close)]  # fmt: skip
         with suppress(Exception):  # refused there
-            far, near = (replace(probe, inputs=given.with_values(made)) for made in values)
+            far, near = (replace(probe, inputs=given.with_some({k: v})) for v in (away, close))
             if judge(far, only).is_wrong and (trial := judge(near, only)).is_wrong:
                 number = float(value.reshape(-1)[0].real)
                 where = f" It is right where {given.paths[k]} is {number:g}, as given."
@@ -204,7 +198,7 @@ def _of_few_digits(probe: Probe) -> Finding | None:
     return probe.broken(
         f"The gradient of {probe.path(place)} is not what autograd has of forward.",
         expected=expected, got=got, place=probe.path(place),
-        given={"w": cotangents_at(probe, probe.point(0))},
+        given={"w": probe.spread(probe.output_values(probe.point(0)), "own")},
         repro=[f"print('backward', torch.autograd.grad(outs(), xs, w)[{place}])"],
     )  # fmt: skip
 
@@ -217,13 +211,8 @@ def _of_one_row(probe: Probe) -> bool:
     chosen, given = data(probe), probe.inputs
     if not chosen or len(given.values[chosen[0]]) != 1:
         return False
-    pairs = zip(given.values, given.with_points(probe.point(2)).values, strict=True)
-    two = given.with_values(
-        [torch.cat([a, b]) if k in chosen else a for k, (a, b) in enumerate(pairs)]
-    )
-    with suppress(Exception):  # refused there
-        return is_right(probe.at(two))
-    return False
+    two = with_more(given, given.with_points(probe.point(2)), chosen)
+    return attempt(lambda: is_right(probe.at(two)), False)
 
 
 def _broken(probe: Probe, trial: Trial, only: int | None, where: str = "") -> Finding:
@@ -250,13 +239,6 @@ def _others(probe: Probe, only: int) -> list[tuple[int | None, Trial]]:
     return [(k, trial) for k in every if (trial := judge(probe, k)).is_wrong]
 
 
-def _is_linear(probe: Probe) -> bool:
-    """Whether backward is linear; so is one that refuses some cotangents, for all that is seen."""
-    with suppress(Exception):
-        return linearity_gap(probe) is None
-    return True
-
-
 def _finding(probe: Probe, trial: Trial, only: int | None, where: str) -> Finding:
     place = "every input at once" if only is None else probe.path(only)
     wrong = f"The gradient of {place} is not what finite differences of forward are.{where}"
@@ -266,7 +248,9 @@ def _finding(probe: Probe, trial: Trial, only: int | None, where: str) -> Findin
             hint=SINGLE,
         )  # fmt: skip
     finding = wrong_derivative(probe, trial, only, detail=wrong, place=place)
-    meant = _ON_PURPOSE.format("surrogate" if _is_linear(probe) else "nonlinear")
+    # One that refuses some cotangents is linear, for all that is seen.
+    linear = attempt(lambda: linearity_gap(probe) is None, True)
+    meant = _ON_PURPOSE.format("surrogate" if linear else "nonlinear")
     if finding.hint.startswith(EDIT):
         edit = f"{finding.hint} {meant}"
         return replace(finding, hint=edit)

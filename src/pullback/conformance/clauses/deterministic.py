@@ -1,10 +1,8 @@
 """`deterministic`: same inputs, same bits, or randomness from a generator that can be seeded."""
 
-from pullback.conformance._clause import clause
-from pullback.conformance._probe import Probe
+from pullback.conformance._clause import Finding, Probe, clause
 from pullback.conformance._unwritten import tell_unwritten
 from pullback.conformance._values import same_bits
-from pullback.report import Finding
 
 __all__ = ["deterministic"]
 
@@ -16,7 +14,6 @@ _REPRO = [
 
 
 @clause(
-    promise="Same inputs, same bits, or randomness from a generator that can be seeded.",
     why="The same inputs and seed must give the same bits, or a run cannot be repeated "
     "and a fault cannot be pinned down.",
     breach="as other bits with every generator put back, and as memory that nothing has written.",

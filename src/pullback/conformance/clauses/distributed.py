@@ -1,14 +1,11 @@
-"""`distributed`: right on several ranks."""
+"""`distributed`: right on several ranks: collectives have the adjoint that their forward needs."""
 
-from pullback.conformance._clause import clause
-from pullback.conformance._probe import Probe
-from pullback.report import Finding
+from pullback.conformance._clause import Finding, Probe, clause
 
 __all__ = ["distributed"]
 
 
 @clause(
-    promise="Right on several ranks: collectives have the adjoint that their forward needs.",
     why="A wrong adjoint of a collective raises no error: gradients are too large by the number of "
     "ranks, those of other ranks are missing, or each rank trains on another model. A collective "
     "that one rank leaves out stops all of them, hours later and without a word.",

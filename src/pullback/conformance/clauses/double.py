@@ -11,7 +11,7 @@ import torch
 
 from pullback.conformance._arguments import Arguments
 from pullback.conformance._changes import CLOSE
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, Tensors, Verdict, clause
 from pullback.conformance._derivative import (
     Trial,
     ask_second,
@@ -21,12 +21,10 @@ from pullback.conformance._derivative import (
 )
 from pullback.conformance._failure import classify, describe, raised
 from pullback.conformance._nodes import is_once, is_within, lacks_rule
-from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._rule import Rule
 from pullback.conformance._steps import motions
 from pullback.conformance._vectors import inner
 from pullback.conformance.clauses._hints import COMPLETE
-from pullback.report import Finding, Verdict
 
 __all__ = ["double"]
 
@@ -43,7 +41,6 @@ _UNCUT = (
 
 
 @clause(
-    promise="The second derivative is right, or refused.",
     why="Hessians, gradient penalties, meta-learning and Laplace approximations "
     "differentiate the gradient. They get a wrong number here, without a warning, "
     "although the first derivative is right. What forward computed and saved is a "

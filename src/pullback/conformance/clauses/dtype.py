@@ -7,15 +7,13 @@ from functools import partial
 
 import torch
 
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, Tensors, Verdict, clause
+from pullback.conformance._failure import attempt
 from pullback.conformance._nodes import returned
-from pullback.conformance._own import own_gradients
-from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._screen import RIGHT, Run, Sweep
+from pullback.conformance._screen import RIGHT, Run, Sweep, own_gradients
 from pullback.conformance._special import beside_wide
 from pullback.conformance._values import CANCELLED, close, largest
 from pullback.conformance._vectors import are_finite, coarsest
-from pullback.report import Finding, Verdict
 
 __all__ = ["dtype"]
 
@@ -30,7 +28,6 @@ _DEFAULT = (
 
 
 @clause(
-    promise="Every precision gives the same gradient, as exactly as it can, in its own dtype.",
     why="Mixed precision, bfloat16 training and complex models use other dtypes than the "
     "one it was written with. A gradient of the wrong dtype or far off rounding "
     "spoils them. A float64 from numpy doubles memory and is cast silently.",
@@ -150,11 +147,8 @@ def _reference(
     eigenvector of the other sign is, or forward takes nothing wider.
     """
     leaves = high.leaves()
-    try:
-        outputs = high.evaluate(leaves)
-    except Exception:
-        return None
-    if [y.shape for y in outputs] != [g.shape for g in cotangents]:
+    outputs = attempt(lambda: high.evaluate(leaves), None)
+    if outputs is None or [y.shape for y in outputs] != [g.shape for g in cotangents]:
         return None
     if any(map(_is_another, lower, outputs)):
         return None
@@ -192,20 +186,16 @@ def _beyond(
         off = float((one.to(true.dtype) - true).abs().max()) - 30 * eps * size - 1e-6 * limit**-0.5
         if off <= cancelled:
             continue
-        shaken = shaken or [*_shaken(high, run.cotangents, eps), *_own(low, run)]
+        if not shaken:
+            # What autograd has of forward in the same precision has as many digits as what cancels
+            # leaves: a batch of two that is scaled to one variance has few, rows of one number to
+            # length one none.
+            own = own_gradients(low, low.inputs.points(), run.cotangents)
+            shaken = _shaken(high, run.cotangents, eps)
+            shaken += [own] if own is not None and are_finite(own) else []
         if off > 30 * max((float((other[k] - true).abs().max()) for other in shaken), default=0.0):
             return k
     return None
-
-
-def _own(low: Probe, run: Run) -> Iterator[Tensors]:
-    """What autograd has of forward in the same precision: as many digits as what cancels leaves.
-
-    A batch of two that is scaled to one variance has few, rows of one number to length one none.
-    """
-    own = own_gradients(low, low.inputs.points(), run.cotangents)
-    if own is not None and are_finite(own):
-        yield own
 
 
 def _shaken(high: Probe, cotangents: Tensors, eps: float) -> list[Tensors]:

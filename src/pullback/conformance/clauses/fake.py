@@ -1,19 +1,16 @@
 """`fake`: fake tensors get the right shapes, dtypes and devices."""
 
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, Verdict, clause
 from pullback.conformance._forked import ProcessDied
-from pullback.conformance._probe import Probe
 from pullback.conformance._screen import Run, died
 from pullback.conformance._traced import Failed, form_of, trace
 from pullback.conformance.clauses._hints import TRACE
 from pullback.internal.torch import FakeTensorMode
-from pullback.report import Finding, Verdict
 
 __all__ = ["fake"]
 
 
 @clause(
-    promise="Fake tensors get the right shapes, dtypes and devices.",
     why="torch.compile, torch.export and memory planners run the Function on tensors "
     "without data. Wrong shapes there become wrong code later.",
     breach="against a real run, in a copy of the process: published kernels have ended it here.",

@@ -4,11 +4,9 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, Tensors, clause
 from pullback.conformance._forked import ProcessDied
 from pullback.conformance._fresh import GIVEN, Answers, Fresh
-from pullback.conformance._probe import Probe, Tensors
-from pullback.report import Finding
 
 __all__ = ["first_call"]
 
@@ -46,7 +44,6 @@ _KEPT = [
 
 
 @clause(
-    promise="The first call answers as every later one.",
     why="Autotuning runs a kernel several times where the result lies, buffers are made at the "
     "size of the first call, tables are cached by the shape alone: one call in a program is then "
     "another than in its tests, and a resumed run goes on elsewhere.",

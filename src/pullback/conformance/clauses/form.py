@@ -4,11 +4,9 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, clause
 from pullback.conformance._nodes import call_backward, custom_nodes, edges, needed, unit_cotangents
-from pullback.conformance._probe import Probe
 from pullback.internal.torch import METADATA, function_of
-from pullback.report import Finding
 
 __all__ = ["form"]
 
@@ -24,7 +22,6 @@ _RAW = [
 
 
 @clause(
-    promise="Each returned gradient has its input's shape, dtype and device; the count is right.",
     why="Gradients of another shape, dtype or device than their input are cast, summed or "
     "refused somewhere downstream, far from the cause.",
     breach="in what backward itself returns. What autograd mends (it sums a broadcast gradient and "

@@ -9,11 +9,10 @@ import torch
 
 from pullback.conformance._around import at_hand, slopes_along
 from pullback.conformance._changes import Pair
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, Tensors, clause
 from pullback.conformance._derivative import judge
 from pullback.conformance._evidence import Estimate, slopes
 from pullback.conformance._explain import EXACT, explain
-from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._repair import right_edit
 from pullback.conformance._repro import Given
 from pullback.conformance._rule import Rule
@@ -21,7 +20,6 @@ from pullback.conformance._transforms import push
 from pullback.conformance._values import CANCELLED
 from pullback.conformance._vectors import filled, flatten, products
 from pullback.conformance.clauses._hints import DERIVE, OPERATOR
-from pullback.report import Finding
 
 __all__ = ["forward"]
 

@@ -2,18 +2,15 @@
 
 from dataclasses import replace
 
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, clause
 from pullback.conformance._derivative import has_basis, spans
-from pullback.conformance._probe import Probe
 from pullback.conformance._transforms import NESTED, Batch, push
 from pullback.conformance.clauses._hints import DERIVE
-from pullback.report import Finding
 
 __all__ = ["forward_over_forward"]
 
 
 @clause(
-    promise="Nested forward mode is right, or refused.",
     why="Second directional derivatives nest forward mode. torch answers some of these "
     "with zeros in place of an error. `jacfwd(jacfwd(f))` of a torch Function is one: "
     "torch differentiates a `jvp` once.",

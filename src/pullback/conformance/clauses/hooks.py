@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator
 
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, Tensors, clause
 from pullback.conformance._held import context_tensors, tensors_within
 from pullback.conformance._nodes import Saved, custom_nodes
-from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import Run
 from pullback.conformance.clauses._hints import SAVE
-from pullback.report import Finding
 
 __all__ = ["hooks"]
 
@@ -27,7 +25,6 @@ _TWICE = [
 
 
 @clause(
-    promise="Saved-tensor hooks see everything; buffers are freed.",
     why="Saved-tensor hooks move activations to the CPU or compress them, and buffers "
     "must be freed after backward. What bypasses the hooks stays in memory.",
     breach="in what is still held after backward, and when a second backward does not raise.",

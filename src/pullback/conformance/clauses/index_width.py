@@ -5,12 +5,10 @@ from collections.abc import Callable
 
 import torch
 
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, Tensors, clause
 from pullback.conformance._failure import describe
 from pullback.conformance._forked import ProcessDied, forked
-from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import Run, died
-from pullback.report import Finding
 
 __all__ = ["index_width"]
 
@@ -72,7 +70,6 @@ _WAYS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
 
 
 @clause(
-    promise="Right where offsets pass 2^31.",
     why="A kernel that multiplies a row by a stride in 32 bits is right in every test and reads or "
     "writes other memory at the size of a real batch: long sequences, large vocabularies and "
     "experts pass 2^31 entries.",

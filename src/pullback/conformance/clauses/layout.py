@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._clause import clause
-from pullback.conformance._failure import describe, raised
+from pullback.conformance._clause import Finding, Probe, Tensors, clause
+from pullback.conformance._failure import attempt, describe, raised
 from pullback.conformance._guard import reseed
 from pullback.conformance._mends import by_autograd
-from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import Run
 from pullback.conformance._structure import ties_matrices
 from pullback.conformance._values import (
@@ -23,7 +22,6 @@ from pullback.conformance._values import (
     transposed,
 )
 from pullback.internal.torch import pytree
-from pullback.report import Finding
 
 __all__ = ["layout"]
 
@@ -32,7 +30,6 @@ _EMPTY = "The hole is torch's own: answer there by yourself, with zeros of the i
 
 
 @clause(
-    promise="Any strides, expanded, empty and zero-dimensional tensors give the same numbers.",
     why="Transposed, expanded, empty and zero-dimensional tensors are everyday inputs. A "
     "kernel that assumes contiguous memory reads other numbers than the tensor holds. "
     "`sum().backward()` sends expanded cotangents; `gradcheck` only ever feeds "
@@ -48,14 +45,12 @@ def layout(probe: Probe) -> Finding:
     outputs = probe.output_values()
     cotangents = probe.cotangents(outputs)
     usual: Tensors = []
-    for what, arrange in _LAYOUTS.items():
-        moved = [arrange(x) for x in points]
-        turned = [_COTANGENTS.get(what, arrange)(g) for g in cotangents]
+    for what, (of_inputs, of_cotangents, _) in _LAYOUTS.items():
+        moved, turned = [*map(of_inputs, points)], [*map(of_cotangents, cotangents)]
         plain = [_plain(x) for x in moved], [_plain(g) for g in turned]
-        try:
-            expected = Run.laid(probe, *plain).every
-        except Exception:  # noqa: S112 - other numbers, which the function may refuse
-            continue
+        expected = attempt(lambda these=plain: Run.laid(probe, *these).every, None)
+        if expected is None:
+            continue  # other numbers, which the function may refuse
         usual = usual or expected
         ways = (("inputs", moved, plain[1]), ("cotangents", plain[0], turned))
         for kind, xs, gs in ways[probe.draws :]:  # what is drawn is by the order of the inputs
@@ -106,31 +101,20 @@ def _place(probe: Probe, got: Tensors, expected: Tensors, usual: Tensors) -> int
     return None
 
 
-_LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "Transposed": transposed,
-    "Strided": strided,
-    "Offset": offset,
-    "Expanded": expanded,
-    "Broadcast": lambda x: x,
-    "Spread": lambda x: x,
-}
-# How scripts lay a tensor out.
+_Lay = Callable[[torch.Tensor], torch.Tensor]
 _STRIDED = "torch.stack([t * 0, t], -1)[..., 1]"
-_WRITTEN = {
-    "Transposed": f"t.mT.contiguous().mT if t.ndim > 1 else {_STRIDED}",
-    "Strided": _STRIDED,
-    "Offset": "torch.cat([t.new_zeros(1), t.reshape(-1)])[1:].view(t.shape)",
-    "Expanded": "t[:1].expand(t.shape) if t.ndim and bool((t == t[:1]).all()) else t",
-    "Broadcast": "t.reshape(-1)[:1].expand(t.numel()).view(t.shape)",
-    "Spread": "t[..., :1].expand(t.shape) if t.ndim else t",
-    "zero-dimensional": "t.reshape(1)",
-}
-# A cotangent is of no kind: any may be one row, one number, or one in each row, as that of a sum.
-_COTANGENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "Expanded": lambda g: g[:1].expand(g.shape) if g.ndim else g,
-    "Broadcast": broadcast,
-    "Spread": lambda g: g[..., :1].expand(g.shape) if g.ndim else g,
-}
+# How inputs are laid out, how cotangents are, and how a script does it. A cotangent is of no kind:
+# any may be one row, one number, or one in each row, as that of a sum.
+_LAYOUTS: dict[str, tuple[_Lay, _Lay, str]] = {
+    "Transposed": (transposed, transposed, f"t.mT.contiguous().mT if t.ndim > 1 else {_STRIDED}"),
+    "Strided": (strided, strided, _STRIDED),
+    "Offset": (offset, offset, "torch.cat([t.new_zeros(1), t.reshape(-1)])[1:].view(t.shape)"),
+    "Expanded": (expanded, lambda g: g[:1].expand(g.shape) if g.ndim else g,
+                 "t[:1].expand(t.shape) if t.ndim and bool((t == t[:1]).all()) else t"),
+    "Broadcast": (lambda x: x, broadcast, "t.reshape(-1)[:1].expand(t.numel()).view(t.shape)"),
+    "Spread": (lambda x: x, lambda g: g[..., :1].expand(g.shape) if g.ndim else g,
+               "t[..., :1].expand(t.shape) if t.ndim else t"),
+}  # fmt: skip
 
 
 def _degenerate(probe: Probe) -> Finding | None:
@@ -145,19 +129,14 @@ def _degenerate(probe: Probe) -> Finding | None:
             if _is_the_callers(there):
                 continue  # what was handed over does not take it
             doing = f"Forward takes {what} inputs, backward fails"
-            if _is_torchs(there):
+            own = by_autograd(there.subject)  # whether the derivative of forward fails as well
+            if own is not None and raised(lambda s=own, p=there: Run.of(replace(p, subject=s))):
                 said = f"{doing}, as torch's own derivative of forward does: {describe(error)}"
                 return probe.lacking(said, _EMPTY)
             return probe.failed(error, doing, _FEW, transform=False)
         if what == "zero-dimensional":  # the last one
             return _one_element(there, run)
     return None
-
-
-def _is_torchs(probe: Probe) -> bool:
-    """Whether the derivative of forward by autograd fails as well."""
-    own = by_autograd(probe.subject)
-    return own is not None and raised(lambda: Run.of(replace(probe, subject=own))) is not None
 
 
 def _is_the_callers(probe: Probe) -> bool:
@@ -224,12 +203,10 @@ def _one_element(probe: Probe, run: Run) -> Finding | None:
     if any(y.numel() != 1 for y in run.outputs):  # forward broadcasts with what is not an argument
         return None
     pair = [x.reshape(1) for x in probe.inputs.points()], [g.reshape(1) for g in run.cotangents]
-    try:
-        vector = Run.laid(probe, *pair)
-    except Exception:  # a vector is not accepted, or means something else
-        return None
-    if probe.differ([y.reshape(1) for y in run.outputs], vector.outputs, looser=1e4) is not None:
-        return None
+    vector = attempt(lambda: Run.laid(probe, *pair), None)
+    outputs = [y.reshape(1) for y in run.outputs]
+    if vector is None or probe.differ(outputs, vector.outputs, looser=1e4) is not None:
+        return None  # a vector is not accepted, or means something else
     tail = [g.reshape(()) if g.numel() == 1 else g for g in vector.gradients]
     place = probe.differ(run.gradients, tail, looser=1e4)
     if place is None:
@@ -258,7 +235,7 @@ def _broken(
         given={"w": cotangents},
         repro=[
             "print('as it is', torch.autograd.grad(outs(), xs, w, allow_unused=True), outs())",
-            f"def lay(t): return {_WRITTEN[what]}",
+            f"def lay(t): return {_LAYOUTS[what][2] if what in _LAYOUTS else 't.reshape(1)'}",
             *(moves if kind == "inputs" else ()),
             f"g = [{'t.clone()' if alone else 'lay(t)'} for t in w]",
             # As they lie in memory: a copy would be contiguous.

@@ -4,16 +4,13 @@ import gc
 import weakref
 from typing import Any
 
-from pullback.conformance._clause import clause
-from pullback.conformance._probe import Probe
+from pullback.conformance._clause import Finding, Probe, clause
 from pullback.conformance.clauses._hints import SAVE
-from pullback.report import Finding
 
 __all__ = ["leak"]
 
 
 @clause(
-    promise="Nothing keeps inputs or outputs alive.",
     why="An output kept alive by a cycle is freed only when the garbage collector runs. "
     "On a GPU the memory of past steps piles up until an allocation fails.",
     breach="as a weak reference that outlives its last strong one with the collector off.",

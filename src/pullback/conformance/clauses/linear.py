@@ -4,18 +4,15 @@ from dataclasses import replace
 
 import torch
 
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, clause
 from pullback.conformance._linearity import linearity_gap
-from pullback.conformance._probe import Probe
 from pullback.conformance._repair import Right
 from pullback.conformance._wrong_derivative import edit_of
-from pullback.report import Finding
 
 __all__ = ["linear"]
 
 
 @clause(
-    promise="Backward is linear in the cotangent, and zero maps to zero.",
     why="Autograd adds cotangents that arrive over several paths and scales them, for "
     "loss scaling as for weighted losses. That is right only for a backward that is "
     "linear in the cotangent and sends zero to zero.",

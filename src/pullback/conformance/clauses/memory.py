@@ -3,17 +3,17 @@
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 
 from pullback.conformance._arguments import is_continuous
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, Tensors, clause
+from pullback.conformance._failure import attempt
 from pullback.conformance._forked import ProcessDied, forked
 from pullback.conformance._nodes import Saved, custom_nodes
-from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import resizings
 from pullback.conformance._values import same_bits
-from pullback.report import Finding
 
 __all__ = ["memory"]
 
@@ -71,7 +71,6 @@ class _Kept:
 
 
 @clause(
-    promise="What is kept for backward is used by it, once.",
     why="Between forward and backward a training step holds what every layer has saved: that is "
     "what fills a GPU. What backward never reads, what is there twice, and a matrix that is larger "
     "than all it is computed from, is paid for by the length of a batch.",
@@ -85,9 +84,7 @@ class _Kept:
 def memory(probe: Probe) -> Iterator[Finding | None]:
     """Hand backward other numbers for each saved tensor, and count what is kept."""
     kept = _Kept()
-    try:
-        kept.run(probe)
-    except Exception:
+    if attempt(lambda: kept.run(probe), None) is None:
         yield probe.skipped("Saved-tensor hooks, which tell what is kept, are refused: see hooks.")
     if not kept.own:
         yield probe.holds("A call keeps nothing by itself.")
@@ -134,15 +131,11 @@ def _others(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 def _matters(probe: Probe, number: int, other: torch.Tensor) -> bool:
     """Whether a gradient changes with a saved tensor, of second order where that is not refused."""
     for second in (False, True):
-        try:
-            expected = _Kept().run(probe, second=second)
-        except Exception:  # there is no second order
+        calls = (_Kept(), _Kept({number: other}))
+        expected, got = (attempt(partial(c.run, probe, second=second), None) for c in calls)
+        if expected is None:  # there is no second order
             return False
-        try:
-            got = _Kept({number: other}).run(probe, second=second)
-        except Exception:  # it is read, and does not fit
-            return True
-        if not all(map(same_bits, got, expected)):
+        if got is None or not all(map(same_bits, got, expected)):  # it is read, and may not fit
             return True
     return False
 

@@ -4,13 +4,11 @@ from collections.abc import Sequence
 
 import torch
 
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, clause
 from pullback.conformance._failure import raised
 from pullback.conformance._nodes import watched_marks
-from pullback.conformance._probe import Probe
 from pullback.conformance._values import is_freed, same_bits
 from pullback.internal.torch import version_of
-from pullback.report import Finding
 
 __all__ = ["mutation"]
 
@@ -29,7 +27,6 @@ _REPRO = (
 
 
 @clause(
-    promise="An input that is changed in place is declared with `mark_dirty`.",
     why="An input changed in place and not declared with mark_dirty corrupts whatever "
     "else holds that tensor, and its version counter does not tell.",
     breach="as inputs whose version counter or data differ after forward or backward (a write "

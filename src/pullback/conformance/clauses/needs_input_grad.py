@@ -8,15 +8,13 @@ from typing import Any
 import torch
 
 from pullback.conformance._arguments import is_continuous
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, Tensors, clause
 from pullback.conformance._derivative import judge
-from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._repair import Right
 from pullback.conformance._screen import Run
 from pullback.conformance._vectors import filled
 from pullback.conformance._wrong_derivative import edit_of
 from pullback.internal.torch import Observing
-from pullback.report import Finding
 
 __all__ = ["needs_input_grad"]
 
@@ -36,7 +34,6 @@ class _Counter(Observing):
 
 
 @clause(
-    promise="Unneeded gradients are not computed, and the needed ones do not change.",
     why="Frozen layers and partial fine-tuning skip unneeded gradients. Computing them "
     "wastes time and memory; skipping the wrong one loses a gradient. An index that "
     "is off by one loses it only then.",

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from pullback.conformance._arguments import is_continuous
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, Tensors, clause
 from pullback.conformance._derivative import judge
 from pullback.conformance._nodes import (
     Marks,
@@ -16,17 +16,14 @@ from pullback.conformance._nodes import (
     unit_cotangents,
     watched_marks,
 )
-from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import Run
 from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.internal.torch import metadata_of
-from pullback.report import Finding
 
 __all__ = ["non_differentiable"]
 
 
 @clause(
-    promise="Outputs marked so carry no history, the others do.",
     why="Integer outputs, masks and indices carry no gradient; every other output must, "
     "or its part of the loss is dropped without a word.",
     breach="in what was marked, what carries history, and what backward uses.",

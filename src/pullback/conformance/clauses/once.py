@@ -4,21 +4,18 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, clause
 from pullback.conformance._derivative import ask_second, second_slopes
 from pullback.conformance._failure import raised
 from pullback.conformance._nodes import is_once
-from pullback.conformance._probe import Probe
 from pullback.conformance._vectors import flatten
 from pullback.conformance.clauses._hints import COMPLETE
-from pullback.report import Finding
 from pullback.tensor import Function
 
 __all__ = ["once"]
 
 
 @clause(
-    promise="`once_differentiable` is loud, under autograd and under torch.func.",
     why="A Function that does not support second derivatives must say so. Where it stays "
     "silent, the second derivative is taken as zero, and a penalty on the gradient "
     "does nothing. torch itself gives silent zeros under "

@@ -4,15 +4,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, Tensors, clause
 from pullback.conformance._derivative import judge
-from pullback.conformance._failure import describe
-from pullback.conformance._items import Batch, changed, data, sharings
-from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._failure import attempt, describe
+from pullback.conformance._related import Batch, data, sharings
 from pullback.conformance._repro import Given
 from pullback.conformance._screen import (
     RIGHT,
@@ -26,7 +26,6 @@ from pullback.conformance._screen import (
 )
 from pullback.conformance._vectors import are_finite
 from pullback.conformance._wrong_derivative import wrong_derivative
-from pullback.report import Finding
 
 __all__ = ["rank"]
 
@@ -52,23 +51,15 @@ class _Made:
         return [_agree(probe, self.part(found, k), one) for k, one in enumerate(alone)]
 
 
-@dataclass(frozen=True)
-class _Ran:
-    """The outputs of all items at once, the same of each alone, and a run of each."""
+class _Ran(NamedTuple):
+    """What all items give at once, and each alone."""
 
-    outputs: Tensors
-    alone: list[Tensors]
-    runs: list[Run]
-
-    @classmethod
-    def of(cls, probe: Probe, made: _Made) -> "_Ran":
-        items = [probe.at(item) for item in made.items]
-        outputs = every_output(probe.at(made.inputs))
-        return cls(outputs, [*map(every_output, items)], [*map(Run.of, items)])
+    outputs: Tensors  # of all at once
+    alone: list[Tensors]  # the same of each
+    runs: list[Run]  # of each
 
 
 @clause(
-    promise="Right at every number of dimensions that forward takes.",
     why="A layer written for the rows of a matrix is handed batches of sequences, or one vector. "
     "Forward takes them, as most operations do, and backward sums over a dimension that it counts "
     "from the front, or looks at the first matrix alone.",
@@ -84,12 +75,17 @@ def rank(probe: Probe) -> Iterator[Finding | None]:
         yield probe.skipped("A nonlinear backward has no reference at another rank.")
     sweep = Sweep[str]()
     every = ((m.name, m) for m in _every(probe) if sweep.said.get(m.name) != RIGHT)
-    yield sweep.over(every, partial(_Ran.of, probe), partial(_controlled, probe))
+    yield sweep.over(every, partial(_run, probe), partial(_controlled, probe))
     told = "; ".join(f"{name}: {answer}" for name, answer in sweep.said.items())
     told += f"; others: {sweep.ended}" if sweep.ended else ""
     if not sweep.right:
         yield probe.skipped(f"No other number of dimensions could be judged: {told}.")
     yield probe.holds(f"{told[:1].upper()}{told[1:]}.")
+
+
+def _run(probe: Probe, made: _Made) -> _Ran:
+    items, outputs = [*map(probe.at, made.items)], every_output(probe.at(made.inputs))
+    return _Ran(outputs, [*map(every_output, items)], [*map(Run.of, items)])
 
 
 def _controlled(probe: Probe, name: str, made: _Made, ran: _Ran) -> Finding | str:
@@ -107,18 +103,16 @@ def _every(probe: Probe) -> Iterator[_Made]:
     given = probe.inputs
     beside = given.with_points(probe.neighbour(2))
     for chosen in sharings(probe):
-        other = given.with_values(
-            [(beside if k in chosen else given).values[k] for k in range(len(given.values))]
-        )
+        other = given.with_some({k: beside.values[k] for k in chosen})
         for more in (1, 2):
             ones = (1,) * (more - 1)
-            stacked = given.with_values([
-                torch.stack([a, b]).view(2, *ones, *a.shape) if k in chosen else a
-                for k, (a, b) in enumerate(zip(given.values, other.values, strict=True))
-            ])  # fmt: skip
+            pairs = {k: (given.values[k], other.values[k]) for k in chosen}
+            stacked = given.with_some(
+                {k: torch.stack(p).view(2, *ones, *p[0].shape) for k, p in pairs.items()}
+            )
             yield _Made(f"{more} more dimension{'s' * (more > 1)}", chosen, stacked, (given, other))
         if all(given.values[k].ndim and len(given.values[k]) for k in chosen):
-            first, row = (changed(given, chosen, cut) for cut in (lambda v: v[0], lambda v: v[:1]))
+            first, row = (given.changed(chosen, cut) for cut in (lambda v: v[0], lambda v: v[:1]))
             yield _Made("1 dimension less", chosen, first, (row,), less=True)
 
 
@@ -179,18 +173,15 @@ def _depends_on_company(probe: Probe, *choices: tuple[int, ...]) -> bool:
     them. Only a surrogate may: where forward treats rows apart, its derivative does. Which tensors
     have rows nobody says: those that have more dimensions, or all that have as many as the output.
     """
-    for chosen in choices if probe.intent == "surrogate" else ():
-        with suppress(Exception):  # the rows are of something that has as many
-            if _is_scaled(probe, chosen):
-                return True
-    return False
+    some = choices if probe.intent == "surrogate" else ()
+    return any(attempt(partial(_is_scaled, probe, chosen), False) for chosen in some)
 
 
 def _is_scaled(probe: Probe, chosen: tuple[int, ...]) -> bool:
     """Whether the first row and the others give other gradients apart, of the same outputs."""
     whole, parts = Run.of(probe), []
     for cut in (slice(1), slice(1, None)):
-        rows = changed(probe.inputs, chosen, lambda v, cut=cut: v[cut])
+        rows = probe.inputs.changed(chosen, lambda v, cut=cut: v[cut])
         parts.append(Run.of(probe.at(rows), [w[cut] for w in whole.cotangents]))
         if not _agree(probe, parts[-1].outputs, [y[cut] for y in whole.outputs]):
             return False
@@ -210,7 +201,7 @@ def _is_first_alone(probe: Probe, made: _Made, alone: list[Tensors]) -> bool:
     if made.less or probe.draws:
         return False  # what is drawn may be the same by chance
     try:
-        turned = probe.at(changed(made.inputs, made.chosen, lambda v: v.flip(0)))
+        turned = probe.at(made.inputs.changed(made.chosen, lambda v: v.flip(0)))
         same = made.agreeing(probe, every_output(turned), alone[::-1])
         whole = Batch.of(probe, made.chosen)
         places = [whole.differs(torch.tensor([k], device="cpu"))[0] for k in (0, 1)]
@@ -246,7 +237,7 @@ def _as_few(probe: Probe, made: _Made) -> list[Arguments]:
     numbers = any(probe.inputs.values[k].ndim == 0 for k in made.chosen)
     if probe.intent != "exact" or made.less or numbers:
         return []
-    few = changed(probe.inputs, made.chosen, lambda v: v[:2])
+    few = probe.inputs.changed(made.chosen, lambda v: v[:2])
     with suppress(Exception):  # refused
         every_output(probe.at(few))
         return [few]

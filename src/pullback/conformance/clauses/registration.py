@@ -1,15 +1,13 @@
-"""The clause `registration`."""
+"""`registration`: an operator is registered as it behaves: it passes `torch.library.opcheck`."""
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from pullback.conformance._clause import clause
-from pullback.conformance._probe import Probe
+from pullback.conformance._clause import Finding, Probe, clause
 from pullback.conformance._traced import survived
 from pullback.internal.torch import has_own_fake, lacks_gradient
-from pullback.report import Finding
 
 __all__ = ["registration"]
 
@@ -26,7 +24,6 @@ _TESTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 @clause(
-    promise="An operator is registered as it behaves: it passes `torch.library.opcheck`.",
     why="torch trusts what an operator says of itself. An argument that it changes without saying "
     "so is read before or after as the compiler likes, and a fake kernel with another shape makes "
     "compiled code read foreign memory.",
@@ -57,7 +54,9 @@ def _look(probe: Probe) -> Finding:
             continue
         tested.append(name)
         if answer != "SUCCESS":
-            failed[name] = _reason(answer)
+            text = " ".join(str(answer).split())  # what is wrong, without torch's advice
+            start = text.rfind("with error:")
+            failed[name] = text[start + 11 if start >= 0 else 0 :].strip()[:300]
             absent.append(lacks(op))
     if not failed:
         return probe.holds(f"torch.library.opcheck: {', '.join(tested)}.")
@@ -72,10 +71,3 @@ def _look(probe: Probe) -> Finding:
             "print(torch.library.opcheck(op, args, kwargs, raise_exception=False))",
         ],
     )  # fmt: skip
-
-
-def _reason(answer: object) -> str:
-    """The lines of an error that say what is wrong, without torch's advice."""
-    text = " ".join(str(answer).split())
-    start = text.rfind("with error:")
-    return text[start + 11 if start >= 0 else 0 :].strip()[:300]

@@ -5,10 +5,8 @@ from itertools import combinations
 
 import torch
 
-from pullback.conformance._clause import clause
-from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._clause import Finding, Probe, Tensors, clause
 from pullback.conformance._screen import Run
-from pullback.report import Finding
 
 __all__ = ["repeated"]
 
@@ -18,7 +16,6 @@ _PAIRS = 6
 
 
 @clause(
-    promise="The same tensor given twice, or a view of another argument, gets the sum.",
     why="Tied weights, self-attention and `f(x, x)` hand one tensor over twice. A backward that "
     "writes gradients into the memory of its inputs, or a table that is keyed by tensors, then "
     "gives the gradient of one argument twice, and no version counter sees it.",
@@ -52,7 +49,8 @@ def repeated(probe: Probe) -> Iterator[Finding | None]:
             return
         count = len(expected) - len(points)
         slopes = expected[count:]
-        slopes[one] = slopes[one] + _back(slopes[other], points[one], view)
+        whole = points[one].detach().clone().requires_grad_()
+        slopes[one] = slopes[one] + torch.autograd.grad(view(whole), whole, slopes[other])[0]
         slopes[other] = torch.zeros_like(points[other])  # which is not there
         expected = [*expected[:count], *slopes]
         yield _compare(probe, (one, other), got, expected)
@@ -84,12 +82,6 @@ def _views(x: torch.Tensor, like: torch.Tensor) -> list[View]:
     if x.ndim > 1 and x.mT.shape == like.shape:
         return [lambda t: t.mT]
     return [lambda t: t[0]] if x.ndim and len(x) and x.shape[1:] == like.shape else []
-
-
-def _back(slope: torch.Tensor, x: torch.Tensor, view: View) -> torch.Tensor:
-    """The gradient of a tensor from that of its view."""
-    whole = x.detach().clone().requires_grad_()
-    return torch.autograd.grad(view(whole), whole, slope)[0]
 
 
 def _compare(

@@ -2,15 +2,12 @@
 
 from collections.abc import Callable
 
-from pullback.conformance._clause import clause
-from pullback.conformance._probe import Probe, Tensors
-from pullback.report import Finding
+from pullback.conformance._clause import Finding, Probe, Tensors, clause
 
 __all__ = ["retain"]
 
 
 @clause(
-    promise="Two backward passes over a retained graph agree.",
     why="A second backward over a retained graph must give the same gradient again. "
     "Backward must not use up what forward saved.",
     breach="when backward is run twice.",

@@ -2,18 +2,15 @@
 
 import torch
 
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, clause
 from pullback.conformance._held import context_tensors, tensors_within
 from pullback.conformance._nodes import custom_nodes
-from pullback.conformance._probe import Probe
 from pullback.conformance.clauses._hints import SAVE
-from pullback.report import Finding
 
 __all__ = ["saved"]
 
 
 @clause(
-    promise="Tensors reach backward only through `save_for_backward` and `save_for_forward`.",
     why="Tensors kept on the context outside save_for_backward are not checked for later "
     "changes, not moved by saved-tensor hooks, and keep memory alive.",
     breach="when the context is scanned: attributes, containers, dataclasses, closures, and "

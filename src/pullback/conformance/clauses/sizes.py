@@ -1,4 +1,4 @@
-"""The clause `sizes`."""
+"""`sizes`: right at every size, not at multiples of a block only."""
 
 import math
 import time
@@ -9,9 +9,8 @@ from functools import partial
 
 import torch
 
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, Tensors, clause
 from pullback.conformance._derivative import Trial, decide, has_own_span, try_derivative
-from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import Resizing, resizings, together
 from pullback.conformance._screen import APART, RIGHT, Run, Sweep, agrees, already, is_foreign
 from pullback.conformance._structure import tangent
@@ -19,7 +18,6 @@ from pullback.conformance._unwritten import run_filled, tell_unwritten, unwritte
 from pullback.conformance._vectors import are_finite
 from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.conformance.clauses._hints import LIMIT, SINGLE
-from pullback.report import Finding
 
 __all__ = ["sizes"]
 
@@ -59,7 +57,6 @@ class _Tried:
 
 
 @clause(
-    promise="Right at every size, not at multiples of a block only.",
     why="A kernel takes 4, 64 or 1,024 entries at a time, and its tests have sizes to match. What "
     "lies beyond the last whole block is then forgotten, doubled or never written, at the sizes "
     "that real data have.",

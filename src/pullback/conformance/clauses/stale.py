@@ -5,16 +5,13 @@ from collections.abc import Iterator
 import torch
 
 from pullback.conformance._arguments import is_continuous
-from pullback.conformance._clause import clause
-from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._clause import Finding, Probe, Tensors, clause
 from pullback.conformance._screen import Run
-from pullback.report import Finding
 
 __all__ = ["stale"]
 
 
 @clause(
-    promise="A saved tensor that is changed later is noticed.",
     why="When a saved tensor is changed after forward, backward must notice. Otherwise it "
     "computes the gradient of something else.",
     breach="when each input and output is changed in place: backward must raise, or not care.",

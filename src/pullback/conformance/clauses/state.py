@@ -10,13 +10,11 @@ from threading import Thread
 import torch
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, Tensors, clause
 from pullback.conformance._failure import describe
 from pullback.conformance._guard import global_settings, guarded, reseed
 from pullback.conformance._limits import limited
-from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._resize import larger
-from pullback.report import Finding
 
 __all__ = ["state"]
 
@@ -51,7 +49,6 @@ _INTEGERS = (
 
 
 @clause(
-    promise="Live calls do not share state; threads do not either.",
     why="Two live calls that share state overwrite each other: shared weights, several "
     "losses, data-parallel threads.",
     breach="when two calls are interleaved, nearby, at numbers of other signs and magnitudes, with "
@@ -154,10 +151,12 @@ def _disturbed(calls: _Calls) -> Iterator[Finding | None]:
     brief, sizes = replace(probe, patience=min(probe.patience, _PATIENCE)), None
     with suppress(Exception):  # a tensor of another class
         sizes = larger(inputs, probe.generator("other sizes"))
+    factors = itertools.cycle((2.0, 1.5, 1.25))  # a ratio of two may be all that counts
     ways: list[tuple[Callable[[], Arguments], Tensors, str, str]] = [
         (lambda: inputs, [-_FAR * x for x in points], _SECOND, _OTHERS),
         (lambda: inputs, [_FAR * x for x in points], _SECOND, _OTHERS),
-        (lambda: _other_numbers(inputs), points, "a call with other numbers", _NUMBERS),
+        (lambda: inputs.with_numbers(lambda number: number * next(factors)), points,
+         "a call with other numbers", _NUMBERS),
         (inputs.with_other_integers, points, "a call with other integers", _INTEGERS),
     ]  # fmt: skip
     if sizes is not None:
@@ -178,12 +177,6 @@ def _disturbed(calls: _Calls) -> Iterator[Finding | None]:
     yield calls.unlike(
         0, calls.end(*call), f"a row of {len(several)} calls", calls.points[1], _SEVERAL
     )
-
-
-def _other_numbers(inputs: Arguments) -> Arguments:
-    """Each by another factor: a ratio of two may be all that counts."""
-    factors = itertools.cycle((2.0, 1.5, 1.25))
-    return inputs.with_numbers(lambda number: number * next(factors))
 
 
 def _threads(calls: _Calls) -> Iterator[Finding | None]:

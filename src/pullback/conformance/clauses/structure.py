@@ -2,21 +2,16 @@
 
 from dataclasses import replace
 
-import torch
-
-from pullback.conformance._arguments import Arguments, is_continuous
-from pullback.conformance._clause import clause
+from pullback.conformance._arguments import is_continuous
+from pullback.conformance._clause import Finding, Probe, clause
 from pullback.conformance._derivative import judge
-from pullback.conformance._probe import Probe
 from pullback.conformance._tree import tensors
 from pullback.conformance._wrong_derivative import along_a_line
-from pullback.report import Finding
 
 __all__ = ["structure"]
 
 
 @clause(
-    promise="Dicts, lists, tuples and keyword arguments are differentiated, or refused.",
     why="Tensors inside dicts, lists and keyword arguments look differentiable. torch "
     "passes them through as constants and drops their gradient.",
     breach="against finite differences for each nested tensor.",
@@ -36,7 +31,11 @@ def structure(probe: Probe) -> Finding:
         return probe.skipped("No nested argument requires a gradient, as others do.")
     settled = 0
     for k in nested:
-        chosen = _only(probe, probe.inputs, k)
+        # With this one differentiated, and every floating output.
+        chosen = replace(probe, inputs=probe.inputs.with_differentiable([k]))
+        every = enumerate(chosen.run([x.clone() for x in chosen.inputs.points()]))
+        floats = tuple(j for j, y in every if is_continuous(y))
+        chosen = replace(chosen, outputs=probe.outputs or floats)
         trial = judge(chosen)
         settled += trial.is_told
         silent = trial.value == 0.0
@@ -56,12 +55,3 @@ def structure(probe: Probe) -> Finding:
     if not settled:
         return probe.skipped("Finite differences do not settle for any nested argument.")
     return probe.holds(f"{settled} nested or keyword tensor(s) are differentiated.")
-
-
-def _only(probe: Probe, inputs: Arguments, k: int) -> Probe:
-    """The probe with one nested tensor differentiated and every floating output."""
-    chosen = replace(probe, inputs=inputs.with_differentiable([k]))
-    every = chosen.run([x.clone() for x in chosen.inputs.points()])
-    floats = tuple(j for j, y in enumerate(every) if is_continuous(y))
-    with torch.no_grad():
-        return replace(chosen, outputs=probe.outputs or floats)

@@ -2,19 +2,16 @@
 
 from dataclasses import replace
 
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, Verdict, clause
 from pullback.conformance._derivative import has_basis, spans
 from pullback.conformance._failure import classify, describe
-from pullback.conformance._probe import Probe
 from pullback.conformance._transforms import ALONE, Batch
 from pullback.conformance.clauses._hints import COMPLETE
-from pullback.report import Finding, Verdict
 
 __all__ = ["transforms"]
 
 
 @clause(
-    promise="`torch.func.grad`, `vjp`, `jacrev` and `hessian` agree with autograd.",
     why="torch.func.grad, vjp, jacrev and hessian must return what autograd returns. Code "
     "moved from one to the other would change its result.",
     breach="as a difference on a plane through the point, so that any size is cheap.",

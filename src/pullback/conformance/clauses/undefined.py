@@ -5,12 +5,10 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, Tensors, clause
 from pullback.conformance._linearity import nothing_beside
-from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import Run
 from pullback.conformance._vectors import are_finite
-from pullback.report import Finding
 
 __all__ = ["undefined"]
 
@@ -28,7 +26,6 @@ class _UndefinedGradient(torch.autograd.Function):
 
 
 @clause(
-    promise="An undefined cotangent counts as zero, under both materialize settings.",
     why="An output that the loss does not use has no cotangent. Backward must treat it as "
     "zero, not fail and not reuse another one.",
     breach="when gradients by one output at a time do not sum to the joint one, or fail.",

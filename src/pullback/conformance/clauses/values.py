@@ -1,4 +1,4 @@
-"""The clause `values`."""
+"""`values`: right at special values, or non-finite where the truth is."""
 
 import math
 import time
@@ -10,15 +10,22 @@ from functools import partial
 import torch
 
 from pullback.conformance._arguments import Arguments
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, Tensors, Verdict, clause
 from pullback.conformance._derivative import has_basis, spans
 from pullback.conformance._evidence import Side, agreement, look
-from pullback.conformance._own import own_gradients
-from pullback.conformance._probe import Probe, Tensors
+from pullback.conformance._failure import attempt
 from pullback.conformance._repro import Given
-from pullback.conformance._screen import APART, RIGHT, Run, Sweep, agrees, already, is_foreign
+from pullback.conformance._screen import (
+    APART,
+    RIGHT,
+    Run,
+    Sweep,
+    agrees,
+    already,
+    is_foreign,
+    own_gradients,
+)
 from pullback.conformance._special import (
-    ALONG,
     REPRO,
     at_an_end,
     at_the_ends,
@@ -27,7 +34,7 @@ from pullback.conformance._special import (
 )
 from pullback.conformance._structure import bound_rows, tangent, ties_matrices
 from pullback.conformance._vectors import are_finite, flatten, products, unflatten
-from pullback.report import Finding, Verdict
+from pullback.conformance._wrong_derivative import along_a_line
 
 __all__ = ["values"]
 
@@ -42,7 +49,6 @@ _Way = tuple[bool, Tensors]  # a direction, and whether it keeps zeros zero and 
 
 
 @clause(
-    promise="Right at special values, or non-finite where the truth is.",
     why="Zeros come from padding and dropout, ties from quantised data, empty masks from short "
     "sentences, large numbers from float16. One NaN in one gradient ends a training run, and a "
     "wrong number there is found by nobody.",
@@ -119,7 +125,7 @@ def _judge(probe: Probe, run: Run, name: str, steps: Sequence[_Way]) -> Finding 
         if hull.wrong(probe, step) is not None and not hull.is_of_larger(probe, step, wrong):
             said = f"{slopes} (differences, one-sided)"
             given = {"w": slopes.weights, "v": step}
-            return _broken(probe, name, said, wrong, k, repro=ALONG, given=given)
+            return _broken(probe, name, said, wrong, k, repro=along_a_line(sides=True), given=given)
     return None
 
 
@@ -171,8 +177,8 @@ class _Slopes:
 
         An iteration that ends at an absolute tolerance gives nothing for small numbers, or one step
         of it, and no difference of such outputs is a slope. Where forward is smooth it has the same
-        slope beside them, and larger steps, of 1e-3 and 1e-4 of the numbers that
-        were given, tell it in digits that the iteration has.
+        slope beside them, and larger steps, of 1e-3 and 1e-4 of the numbers that were given, tell
+        it in digits that the iteration has.
         """
         trios = zip(probe.inputs.points(), step, probe.original.points(), strict=True)
         sizes = [(_largest(x), _largest(v), _largest(given)) for x, v, given in trios if v.any()]
@@ -181,14 +187,12 @@ class _Slopes:
         line, weights = probe.line(step), flatten(self.weights).double()
         near = 0.1 * max(self.low - value, value - self.high)
         reach = min(given / v for _, v, given in sizes)
-        for h in (1e-3 * reach, 1e-4 * reach):
-            try:
-                slope = (weights * (line(h) - line(-h)).double()).sum() / (2 * h)
-            except Exception:  # not defined there
-                return False
-            if not abs(float(slope) - value) <= near:
-                return False
-        return True
+
+        def is_that(h: float) -> bool:
+            slope = (weights * (line(h) - line(-h)).double()).sum() / (2 * h)
+            return abs(float(slope) - value) <= near
+
+        return attempt(lambda: is_that(1e-3 * reach) and is_that(1e-4 * reach), False)
 
     def wrong(self, probe: Probe, step: Tensors) -> float | None:
         """The derivative along the step by backward, where it does not lie between them."""
@@ -258,11 +262,9 @@ def _is_linear(probe: Probe, step: Tensors, slope: torch.Tensor, smooth: torch.T
         one = [u * v for u, v in zip(shares, step, strict=True)]
         other = [v - p for v, p in zip(step, one, strict=True)]
         lines = [probe.line(part) for part in (one, other)]
-        try:
-            found = sum((line(1e-4) - line(-1e-4)).double() / 2e-4 for line in lines)
-        except Exception:  # not defined there
-            return False
-        if not bool(((found - slope)[smooth].abs() <= near).all()):
+        slopes = ((line(1e-4) - line(-1e-4)).double() / 2e-4 for line in lines)
+        found = attempt(partial(sum, slopes), None)
+        if found is None or not bool(((found - slope)[smooth].abs() <= near).all()):
             return False
     return True
 

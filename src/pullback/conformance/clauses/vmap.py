@@ -5,10 +5,8 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._clause import clause
+from pullback.conformance._clause import Finding, Probe, Tensors, clause
 from pullback.conformance._guard import seed_of_draws
-from pullback.conformance._probe import Probe, Tensors
-from pullback.report import Finding
 
 __all__ = ["vmap"]
 
@@ -16,7 +14,6 @@ _BATCH = 3
 
 
 @clause(
-    promise="A batched call equals a loop, forward and backward, for every `in_dims`.",
     why="Per-sample gradients and ensembles batch the Function with vmap. A wrong rule "
     "mixes samples.",
     breach="with all inputs batched first, all last, and each alone.",
