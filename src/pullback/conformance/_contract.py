@@ -18,9 +18,10 @@ from pullback.conformance._forked import is_harmless
 from pullback.conformance._mends import around, changed
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._screen import every_output
-from pullback.conformance._slips import Edit, Rules, slips
+from pullback.conformance._slips import Rules, slips
 from pullback.conformance._sources import Source, written
 from pullback.conformance._within import functions_in, with_functions
+from pullback.conformance._written import Edit, Expression, in_words
 from pullback.report import Finding, Verdict
 
 __all__ = ["as_edited", "edit_of_clause"]
@@ -77,7 +78,7 @@ def edit_of_clause(
         number = probe.apart(first, None)
         if number is not None:
             edit, there = next(itertools.islice(_edits(probe, clause), number, None))
-            return None if there is None else (_in_words(edit), there)
+            return None if there is None else (in_words(edit), there)
     return None
 
 
@@ -106,13 +107,6 @@ def _are_alike(probe: Probe, before: Tensors, after: Tensors | None) -> bool:
     return probe.differ(after, before, 1e4) is None
 
 
-def _in_words(edit: Edit) -> str:
-    return " and ".join(
-        rule.edit({n: text for (r, n), text in edit.items() if r is rule})
-        for rule in dict.fromkeys(rule for rule, _ in edit)
-    )
-
-
 def as_edited(probe: Probe, said: str) -> Probe | None:
     """The subject with an edit made that is told in words; ``None`` where it is not found."""
     with suppress(Exception):
@@ -121,7 +115,9 @@ def as_edited(probe: Probe, said: str) -> Probe | None:
             for rule in _rules(kind, sources).every:
                 texts = rule.edited(said)
                 if texts:
-                    return _edited(probe, kind, sources, {(rule, n): t for n, t in texts.items()})
+                    return _edited(
+                        probe, kind, sources, {Expression(rule, n): t for n, t in texts.items()}
+                    )
     return None
 
 
@@ -135,7 +131,7 @@ def _sources(probe: Probe, kind: type[torch.autograd.Function]) -> Mapping[str, 
     read = {does: written(method) for does, method in methods.items()
             if isinstance(method, (FunctionType, MethodType))}  # fmt: skip
     sources = {does: source for does, source in read.items() if source is not None}
-    there = _edited(probe, kind, sources, None)
+    there = _edited(probe, kind, sources, {})
     with suppress(Exception):  # of what fails, what it had called
         if there is not None:
             points = there.point(0)
@@ -149,19 +145,15 @@ def _rules(kind: type[torch.autograd.Function], sources: Mapping[str, Source]) -
     return Rules(kind, back, fill, [*every.values()])
 
 
-def _edited(
-    probe: Probe, kind: Any, sources: Mapping[str, Source], edit: Edit | None
-) -> Probe | None:
+def _edited(probe: Probe, kind: Any, sources: Mapping[str, Source], edit: Edit) -> Probe | None:
     """The subject with an edit in its source, or as it is; ``None`` where that is no code."""
     with suppress(Exception):
         methods: dict[str, Callable[..., Any]] = {}
         scopes: list[dict[str, Any]] = []
-        texts: dict[Any, dict[int, str]] = {}
-        for (rule, node), text in (edit or {}).items():
-            texts.setdefault(rule.function, {})[rule.key(node)[1]] = text
+        edited = {rule.function for rule, _ in edit}
         for does, source in sources.items():
-            if edit is None or any(rule.function in texts for rule in source.rules):
-                made = source.replaced(texts)
+            if not edit or any(rule.function in edited for rule in source.rules):
+                made = source.replaced(edit)
                 scopes.append(getattr(made, "__globals__", {}))
                 methods[does] = lambda method, *args, made=made, **kwargs: made(*args, **kwargs)
         other = changed(kind, [around(**methods)])

@@ -9,10 +9,10 @@ options: what is printed has been run.
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pullback.conformance._branches import branch_not_run
 from pullback.conformance._changes import Difference, Pair
@@ -22,7 +22,7 @@ from pullback.conformance._place import Rewrite
 from pullback.conformance._rule import Rule
 from pullback.conformance._search import NAMELESS, IsRight, Search
 from pullback.conformance._sources import written
-from pullback.conformance._written import Written
+from pullback.conformance._written import Edit, in_words
 
 __all__ = ["EDIT", "Right", "right_edit"]
 
@@ -55,12 +55,9 @@ class _Repair:
         """The edit in words, once it is written into the source, compiled and judged."""
         search = self.search
         for loose in (False, True):
-            texts = {e.node: f"({t})" if loose else t for e, t in rewrite.texts.items()}
-            rules = {e.node: e.rule for e in rewrite.texts}
+            texts = {e: f"({t})" if loose else t for e, t in rewrite.texts.items()}
             with suppress(Exception):  # no code, or none that runs
-                (owner,) = {id(rule): rule for rule in rules.values()}.values()
-                numbered = {owner.key(node)[1]: text for node, text in texts.items()}
-                function = search.source.replaced({owner.function: numbered})
+                function = search.source.replaced(texts)
                 answers = search.rule.call(function)
                 near = search.gap(answers) <= max(gap, search.pair.difference.close)
                 if answers is None or not near:
@@ -71,18 +68,15 @@ class _Repair:
                     whole = all(search.is_right(k, answers[k]) for k in others)
                     parts = rewrite.texts.items()
                     other = max(branch_not_run(e, text, search.noted) for e, text in parts)
-                    return self.words(owner, texts, gap, whole=whole, grade=grade, other=other)
+                    return self.words(texts, gap, whole=whole, grade=grade, other=other)
         return Right()
 
-    def words(
-        self, owner: Written, texts: Mapping[Any, str], gap: float, *, whole: bool, grade: Grade,
-        other: int,
-    ) -> Right:  # fmt: skip
+    def words(self, edit: Edit, gap: float, *, whole: bool, grade: Grade, other: int) -> Right:
         """An edit as it is told, with the line of which it has seen one branch alone."""
         rule = self.search.rule
         called = rule.called if whole else f"That {rule.answered} alone"
         but = f", but for {100 * gap:.2g} % of the largest entry," * (gap > 0)
-        said = owner.edit(texts)
+        said = in_words(edit)
         alone = ", with these arguments alone" * (grade is Grade.HERE)
         unseen = f", where line {other} goes the way that it went here" * bool(other)
         # Whoever made an edit that is right here alone would be led astray.

@@ -125,13 +125,10 @@ class Search:
 
     def anew(self, rewrite: Rewrite) -> list[torch.Tensor] | None:
         """All answers of the source with statements replaced, compiled."""
-        texts: dict[Any, dict[int, str]] = {}
-        for e, text in rewrite.texts.items():
-            texts.setdefault(e.rule.function, {})[e.key[1]] = text
         if not is_harmless():
             return None
         with suppress(SyntaxError, ValueError, TimeoutError), limited(_PATIENCE):
-            return self.rule.call(self.source.replaced(texts))
+            return self.rule.call(self.source.replaced(rewrite.texts))
         return None
 
     def gap(self, answers: Sequence[torch.Tensor] | None) -> float:

@@ -30,12 +30,12 @@ def statements(rule: Written, noted: Watch) -> Iterator[Rewrite]:
                 yield _rewrite(rank, rule, node, text)
             for text in _repeated(rule, node, noted):
                 yield _rewrite(3, rule, node, text)
-    for node, text in out_of_place(rule):
-        yield _rewrite(0, rule, node, text)
+    for node in rule.nodes(ast.Call, ast.stmt):
+        yield from (_rewrite(0, rule, node, text) for text in out_of_place(rule, node))
 
 
 def _rewrite(rank: int, rule: Written, node: Any, text: str) -> Rewrite:
-    return Rewrite(rank, {Expression(rule, node, rule.key(node), rule.key(node)): text}, anew=True)
+    return Rewrite(rank, {Expression(rule, node): text}, anew=True)
 
 
 def _repeated(rule: Written, node: ast.stmt, noted: Watch) -> Iterator[str]:
