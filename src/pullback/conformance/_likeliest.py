@@ -61,8 +61,8 @@ def _edits_of(
 def _of_several(search: Search, own: Iterable[Rewrite]) -> Iterator[Rewrite]:
     """Those of several expressions at once, and of statements."""
     texts = {
-        e: text for r in own if len(r.texts) == 1 and lowers(r, search.noted)
-        for e, text in r.texts.items() if search.reach(e) is not None
+        e: text for r in own if len(r.texts) == 1 for e, text in r.texts.items()
+        if lowers(e, text, search.noted) and search.reach(e) is not None
     }  # fmt: skip
     if len(texts) > 1:
         yield Rewrite(3, texts)

@@ -1,8 +1,9 @@
 """An expression of a rule whose rewrites are listed."""
 
 import ast
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -10,17 +11,21 @@ import torch
 from pullback.conformance._arguments import is_continuous
 from pullback.conformance._names import Name
 from pullback.conformance._watch import Watch
-from pullback.conformance._written import Expression, Written
+from pullback.conformance._written import Edit, Expression, Written
 
-__all__ = ["Place", "Rewrite", "is_flag", "is_plain", "lowers", "turned"]
+__all__ = ["Meant", "Place", "Rewrite", "is_flag", "is_plain", "lowers", "turned"]
 
 
 class Rewrite(NamedTuple):
     """Other expressions in the place of some."""
 
     rank: int  # those of a lower rank are likelier
-    texts: Mapping[Expression, str]
+    texts: Edit
     anew: bool = False  # whether it is compiled: what it replaces would have run before
+
+
+Meant = Iterable[tuple[int, str, *tuple[str, ...]]]
+"""What may have been meant: a rank, a text, and the name that it reads if that makes it likely."""
 
 
 def is_plain(value: Any) -> bool:
@@ -37,20 +42,15 @@ def is_flag(e: Expression) -> bool:
     return any("needs_input_grad" in e.rule.text(n) for n in near)
 
 
-def lowers(rewrite: Rewrite, noted: Watch) -> bool:
+def lowers(e: Expression, text: str, noted: Watch) -> bool:
     """Whether an edit leaves out a cast to a lower precision."""
-    ((e, text),) = rewrite.texts.items()
-    value = noted.first[e.key]
-    if not (
-        isinstance(value, torch.Tensor) and value.is_floating_point() and hasattr(e.node, "func")
-    ):
-        return False
-    owner = getattr(e.node.func, "value", None)
-    of = None if owner is None else noted.first.get(e.rule.key(owner))
-    if owner is None or text != e.rule.text(owner):
-        return False
-    whole = isinstance(of, torch.Tensor) and of.is_floating_point()
-    return whole and torch.finfo(of.dtype).eps < torch.finfo(value.dtype).eps
+    match e.node:
+        case ast.Call(func=ast.Attribute(value=of)) if text == e.rule.text(of):
+            pair: list[Any] = [noted.first.get(e.rule.key(n)) for n in (of, e.node)]
+            if all(isinstance(v, torch.Tensor) and v.is_floating_point() for v in pair):
+                whole, value = (torch.finfo(v.dtype).eps for v in pair)
+                return whole < value
+    return False
 
 
 def turned(atom: str, how: str = ".mT") -> str:
@@ -66,11 +66,15 @@ class Place:
     """An expression whose rewrites are listed."""
 
     e: Expression
-    value: Any  # what it was
     noted: Watch
     names: Sequence[Name]
     numbers: Sequence[Name]  # those among them, and sizes
     rules: Collection[Written]  # the functions of the author's that run
+
+    @property
+    def value(self) -> Any:
+        """What it was."""
+        return self.noted.first[self.e.key]
 
     def known(self, node: ast.AST) -> Any:
         """What an operand was."""
@@ -85,7 +89,12 @@ class Place:
         """Its text with other operands."""
         return self.e.rule.spliced(texts, self.e.node)
 
-    def tensors(self) -> Iterator[Name]:
-        for name in self.names:
-            if is_plain(name.value):
-                yield name
+    @cached_property
+    def tensors(self) -> Sequence[Name]:
+        """The tensors that it may name."""
+        return [name for name in self.names if is_plain(name.value)]
+
+    @property
+    def moving(self) -> Sequence[Name]:
+        """Those of real or complex numbers."""
+        return [name for name in self.tensors if is_continuous(name.value)]

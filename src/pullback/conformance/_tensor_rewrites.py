@@ -9,10 +9,10 @@ import torch
 from pullback.conformance._arguments import is_continuous
 from pullback.conformance._changes import is_same
 from pullback.conformance._names import along
-from pullback.conformance._place import Place, Rewrite, turned
+from pullback.conformance._place import Meant, Place, Rewrite, is_plain, turned
 from pullback.conformance._written import names_read
 
-__all__ = ["of_a_tensor"]
+__all__ = ["of_a_tensor", "wherever_it_is_read"]
 
 _LARGE = 2**16  # entries of a tensor for which only what is likely is tried
 # Of a factor, what is read, the expression and an operand, with their ranks.
@@ -28,41 +28,54 @@ _WITH_ONE = {
 _TERMS = ("{2} + {1}", "{2} - {1}")
 # Of an operand, a factor, and the expression.
 _ALONE = ("1 - {1}", "{0} ** 2", "{0}.sqrt()", "1 / {0}", "{2} + 1", "{2} - 1", "1 - {0} ** 2")
+# Of these and a dimension.
+_ALONG = ("{0}.sum({3}, keepdim=True)", "{0}.sum({3})", "{0}.mean({3}, keepdim=True)",
+          "{0}.mean({3})", "{2} - {0}.mean({3}, keepdim=True)")  # fmt: skip
+# A tensor turned round along a dimension, or by one entry; of it, the dimension, and what stands
+# before an index along that.
+_SHIFTED = {
+    "{0}.flip({1})": 5, "{0}.roll(1, {1})": 6, "{0}.roll(-1, {1})": 6,
+    "torch.cat([torch.zeros_like({0}[{2}:1]), {0}[{2}:-1]], {1})": 5,
+    "torch.cat([{0}[{2}1:], torch.zeros_like({0}[{2}:1])], {1})": 5,
+}  # fmt: skip
 # Of what forward left, one for the other: a logarithm, a logit, an angle.
 _OF_NAMES = ("exp", "log", "sigmoid", "tanh", "sin", "cos", "sign", "abs")
 
 
-def of_a_tensor(place: Place) -> Iterator[Rewrite]:
+def of_a_tensor(place: Place) -> Meant:
     """Rewrites of an expression that is a tensor."""
-    value = place.value
-    if isinstance(place.e.node, (ast.Name, ast.Attribute, ast.Subscript)):
-        yield from _other_names(place)
+    e, value = place.e, place.value
+    if isinstance(e.node, (ast.Name, ast.Attribute, ast.Subscript)):
+        yield from ((5, number.text) for number in place.numbers)
+        yield from ((6, f"{e.text}.{name}()") for name in _OF_NAMES if is_continuous(value))
+        yield from ((5 - near, text, text) for text, near in _others(place))
     if value.dtype == torch.bool:
-        yield place.to(1 if place.e.is_asked else 3, f"~{place.e.atom}")
+        yield 1 if e.is_asked else 3, f"~{e.atom}"
     elif value.dtype == torch.int64:  # an index, one too far or not far enough
-        yield from (place.to(4, f"{place.e.text} {by} 1") for by in "+-")
-        yield place.to(3, f"{place.e.atom}.argsort()")  # an order, for its inverse
+        yield from ((4, f"{e.text} {by} 1") for by in "+-")
+        yield 3, f"{e.atom}.argsort()"  # an order, for its inverse
     elif is_continuous(value) and value.numel() <= _LARGE:
         yield from _with_names(place)
         yield from _alone(place)
         yield from _arranged(place)
 
 
-def _other_names(place: Place) -> Iterator[Rewrite]:
-    """Another tensor, there or wherever the same is read."""
-    value, text = place.value, place.e.text
-    same = [e for e in place.e.rule.expressions if e.text == text and e.key in place.noted.first]
-    for number in place.numbers:
-        yield place.to(5, number.text)
-    if is_continuous(value):
-        yield from (place.to(6, f"{text}.{name}()") for name in _OF_NAMES)
-    for name in place.tensors():
-        other = name.value
-        if name.text != text and not is_same(other, value):
-            near = other.shape == value.shape and other.dtype == value.dtype
-            yield place.to(4 if near else 5, name.text, name.text)
-            if len(same) > 1 and same[0] is place.e:
-                yield Rewrite(5 - near, dict.fromkeys(same, name.text))
+def wherever_it_is_read(place: Place) -> Iterator[Rewrite]:
+    """Another tensor, at all places where the same is read."""
+    e = place.e
+    if is_plain(place.value) and isinstance(e.node, (ast.Name, ast.Attribute, ast.Subscript)):
+        same = [o for o in e.rule.expressions if o.text == e.text and o.key in place.noted.first]
+        if len(same) > 1 and same[0] == e:
+            for text, near in _others(place):
+                yield Rewrite(5 - near, dict.fromkeys(same, text))
+
+
+def _others(place: Place) -> Iterator[tuple[str, bool]]:
+    """The other tensors, and whether they are alike."""
+    value = place.value
+    for text, other in place.tensors:
+        if text != place.e.text and not is_same(other, value):
+            yield text, other.shape == value.shape and other.dtype == value.dtype
 
 
 def _go_together(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -73,82 +86,62 @@ def _go_together(one: torch.Tensor, other: torch.Tensor) -> bool:
     return True
 
 
-def _with_names(place: Place) -> Iterator[Rewrite]:
+def _with_names(place: Place) -> Meant:
     """A factor or a term that is forgotten, or one too many."""
     value, factor, ends = place.value, place.e.factor, (place.e.text, place.e.atom)
-    options = [n for n in place.names if type(n.value) is float]
-    for number in options:
-        yield place.to(4, f"{factor} * {number.text}")
-        yield place.to(4, f"{factor} / {number.text}")
-    for name in place.tensors():
-        other = name.value
-        views = [name.text] * _go_together(other, value)
+    for number in (n for n in place.names if type(n.value) is float):
+        yield from ((4, f"{factor} {sign} {number.text}") for sign in "*/")
+    for text, other in place.tensors:
+        views = [text] * _go_together(other, value)
         if other.ndim and _go_together(other[..., None], value) and not views:
-            views.append(f"{name.text}[..., None]")
-        for mask in views if other.dtype == torch.bool else ():
-            yield place.to(4, f"{factor} * {mask}", name.text)
-            yield place.to(5, f"{factor} * ~{mask}", name.text)
-        if other.dtype == torch.int64 and bool(other.all()):  # how many each stands for
-            yield from (place.to(4, f"{factor} / {count}", name.text) for count in views)
-            yield from (place.to(5, f"{factor} * {count}", name.text) for count in views)
+            views.append(f"{text}[..., None]")
+        for view in views:
+            if other.dtype == torch.bool:
+                yield 4, f"{factor} * {view}", text
+                yield 5, f"{factor} * ~{view}", text
+            if other.dtype == torch.int64 and bool(other.all()):  # how many each stands for
+                yield 4, f"{factor} / {view}", text
+                yield 5, f"{factor} * {view}", text
         if not is_continuous(other) or other.is_complex() > value.is_complex():
             continue
         if other.ndim > 1 and _go_together(other.mT, value):
-            views.append(f"{name.text}.mT")
-        idle = name.text in place.e.rule.idle
+            views.append(f"{text}.mT")
         for form, rank in _WITH_ONE.items():
-            near = 3 if idle and form in _TERMS else rank  # as likely as that it is a factor
-            for one in views:
-                yield place.to(near, form.format(factor, one, *ends), name.text)
-        for beside in place.tensors() if name.text in place.e.rule.unread else ():
-            for sign in "-+":
-                text = f"{ends[0]} {sign} {beside.text} * {name.text}"
-                yield place.to(6, text, name.text)
+            idle = text in place.e.rule.idle and form in _TERMS
+            near = 3 if idle else rank  # as likely as that it is a factor
+            yield from ((near, form.format(factor, view, *ends), text) for view in views)
+        for beside in place.tensors if text in place.e.rule.unread else ():
+            yield from ((6, f"{ends[0]} {sign} {beside.text} * {text}", text) for sign in "-+")
 
 
-def _alone(place: Place) -> Iterator[Rewrite]:
+def _alone(place: Place) -> Meant:
     """A function of the tensor alone, or another extent of it."""
     atom, form = place.e.atom, (place.e.atom, place.e.factor, place.e.text)
-    yield from (place.to(5, how.format(*form)) for how in _ALONE)
+    yield from ((5, how.format(*form)) for how in _ALONE)
     for number in place.numbers:
         if type(number.value) is float and number.value not in (0.0, 1.0, 2.0):
-            yield place.to(4, f"{atom} ** {number.text}")
+            yield 4, f"{atom} ** {number.text}"
     for dim in (d for d, size in enumerate(place.value.shape) if size > 1):
         at = along(dim, place.value.ndim)
-        for reduction in ("sum", "mean"):
-            yield place.to(5, f"{atom}.{reduction}({at}, keepdim=True)")
-            yield place.to(5, f"{atom}.{reduction}({at})")
-        yield place.to(5, f"{place.e.text} - {atom}.mean({at}, keepdim=True)")
+        yield from ((5, how.format(*form, at)) for how in _ALONG)
 
 
-def _arranged(place: Place) -> Iterator[Rewrite]:
+def _arranged(place: Place) -> Meant:
     """The same numbers at other places, or their complex conjugates."""
     value, atom = place.value, place.e.atom
-    yield from (place.to(4, f"{atom}{ending}") for ending in place.e.rule.endings)
+    yield from ((4, f"{atom}{ending}") for ending in place.e.rule.endings)
     if value.ndim:
-        yield place.to(4, f"{atom}[..., None]")
+        yield 4, f"{atom}[..., None]"
     for one, other in itertools.combinations(range(value.ndim), 2):
-        text = turned(atom, ".T") if value.ndim == 2 else f"{atom}.transpose({one}, {other})"
-        yield place.to(3, text)
+        yield 3, turned(atom, ".T") if value.ndim == 2 else f"{atom}.transpose({one}, {other})"
     own = names_read(place.e.node)
     # What does nothing here, as the conjugate of real numbers, is not to be lost.
-    read = [n.text for n in place.tensors() if n.text in own and n.value.shape == value.shape
+    read = [n.text for n in place.tensors if n.text in own and n.value.shape == value.shape
             and not torch.equal(n.value, value)]  # fmt: skip
     for text in dict.fromkeys([atom, *read]):
-        yield from _shifted(place, text)
+        for dim in (d for d, size in enumerate(value.shape) if size > 1):
+            at = along(dim, value.ndim)
+            lead = "..., " if value.ndim > 1 and at < 0 else ":, " * dim
+            yield from ((rank, how.format(text, at, lead)) for how, rank in _SHIFTED.items())
     if value.is_complex():
-        yield place.to(1, f"{atom}.conj()")  # the slip of whoever differentiates in the plane
-
-
-def _shifted(place: Place, text: str) -> Iterator[Rewrite]:
-    """A tensor turned round along a dimension, or by one entry."""
-    value = place.value
-    for dim in (d for d, size in enumerate(value.shape) if size > 1):
-        at = along(dim, value.ndim)
-        lead = "..., " if value.ndim > 1 and at < 0 else ":, " * dim
-        yield place.to(5, f"{text}.flip({at})")
-        yield place.to(6, f"{text}.roll(1, {at})")
-        yield place.to(6, f"{text}.roll(-1, {at})")
-        zeros = f"torch.zeros_like({text}[{lead}:1])"
-        yield place.to(5, f"torch.cat([{zeros}, {text}[{lead}:-1]], {at})")
-        yield place.to(5, f"torch.cat([{text}[{lead}1:], {zeros}], {at})")
+        yield 1, f"{atom}.conj()"  # the slip of whoever differentiates in the plane
