@@ -6,8 +6,11 @@ view that needs contiguous memory made one that does not, what calls share kept 
 
 import ast
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
+from pullback.conformance._sources import Source
 from pullback.conformance._written import Edit, Expression, Written, names_in
 
 __all__ = ["Rules", "out_of_place", "slips"]
@@ -26,13 +29,27 @@ _OF_CONTEXT = ("saved_tensors", "saved_variables", "save_for_backward", "needs_i
 _CASTS = ("float", "double", "half", "bfloat16")
 
 
-class Rules(NamedTuple):
+@dataclass(frozen=True)
+class Rules:
     """The rules of a Function, as they are written."""
 
     kind: Any  # the Function
-    back: Written | None
-    fill: Written | None  # what fills the context
-    every: Sequence[Written]  # they, forward where that is another one, and what they call
+    # by what they do: ``back``; ``fill``, what fills the context; ``forward``, if that is another
+    sources: Mapping[str, Source]
+
+    @property
+    def back(self) -> Written | None:
+        return self.sources["back"].rule if "back" in self.sources else None
+
+    @property
+    def fill(self) -> Written | None:
+        return self.sources["fill"].rule if "fill" in self.sources else None
+
+    @cached_property
+    def every(self) -> Sequence[Written]:
+        """They, and what they call."""
+        rules = [rule for source in self.sources.values() for rule in source.rules]
+        return [*{rule.function: rule for rule in rules}.values()]
 
     def places(self, *kinds: type[ast.AST]) -> Iterator[Expression]:
         """The nodes of some kinds."""
