@@ -21,7 +21,7 @@ import torch
 from pullback.conformance._branches import branch_not_run
 from pullback.conformance._changes import Difference, Pair
 from pullback.conformance._judged import Grade, Judge
-from pullback.conformance._place import Rewrite, is_flag, lowers
+from pullback.conformance._names import Rewrite, is_flag, lowers
 from pullback.conformance._rewrites import rewrites
 from pullback.conformance._rule import Rule
 from pullback.conformance._search import NAMELESS, IsRight, Search

@@ -14,10 +14,23 @@ from typing import Any
 import torch
 
 from pullback.conformance._arguments import is_continuous
-from pullback.conformance._names import Name, along, is_number, is_size
-from pullback.conformance._place import Meant, Place, Rewrite, is_flag, is_plain, turned
-from pullback.conformance._shape_rewrites import arranged_otherwise
-from pullback.conformance._tensor_rewrites import of_a_tensor, wherever_it_is_read
+from pullback.conformance._names import (
+    Meant,
+    Name,
+    Place,
+    Rewrite,
+    along,
+    is_flag,
+    is_number,
+    is_plain,
+    is_size,
+    turned,
+)
+from pullback.conformance._tensor_rewrites import (
+    arranged_otherwise,
+    of_a_tensor,
+    wherever_it_is_read,
+)
 from pullback.conformance._watch import Watch
 from pullback.conformance._written import Expression, Written, names_in
 from pullback.internal._sparse import is_sparse

@@ -20,10 +20,16 @@ from pullback.conformance._arguments import is_continuous
 from pullback.conformance._changes import CLOSE, Pair, are_close, is_same
 from pullback.conformance._forked import is_harmless
 from pullback.conformance._limits import limited
-from pullback.conformance._masks import comparisons
-from pullback.conformance._names import Name, is_number, named_factors, names_at, numbers_at
-from pullback.conformance._place import Rewrite, is_plain
-from pullback.conformance._products import products
+from pullback.conformance._names import (
+    Name,
+    Rewrite,
+    is_number,
+    is_plain,
+    named_factors,
+    names_at,
+    numbers_at,
+)
+from pullback.conformance._products import comparisons, products
 from pullback.conformance._rule import Rule
 from pullback.conformance._sources import Source
 from pullback.conformance._watch import Instead, Watch

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._telling import (
+from pullback.conformance._watch import (
     CALLED,
     HERE,
     OPERATED,
@@ -30,8 +30,8 @@ from pullback.conformance._telling import (
     WITHIN,
     Asking,
     Telling,
+    Watch,
 )
-from pullback.conformance._watch import Watch
 from pullback.conformance._written import Edit, Written
 from pullback.internal._syntax import parse
 from pullback.internal.torch import author_of
@@ -207,7 +207,7 @@ def _telling(rule: Written, watch: Watch) -> _Made:
         return watch.seen((own, number), value, names)
 
     def here(number: int, function: int, within: int, scope: Mapping[str, Any]) -> None:
-        watch.runs((own, number), (own, function), (own, within), scope)
+        watch.here((own, number), (own, within), scope, (own, function))
 
     def within(scope: Mapping[str, Any], number: int, function: int) -> Callable[..., Any]:
         watch.here((own, number), (own, function), scope)

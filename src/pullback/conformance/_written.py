@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from pullback.conformance._telling import LONE
-from pullback.conformance._watch import Key
+from pullback.conformance._watch import LONE, Key
 
 __all__ = ["Edit", "Expression", "Written", "in_words", "names_in", "names_read"]
 
