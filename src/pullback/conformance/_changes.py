@@ -255,9 +255,10 @@ def _arranged(tensor: torch.Tensor) -> Iterator[Claim]:
         for shift, end in ((1, 0), (-1, -1)):
             rolled = tensor.roll(shift, dim)
             yield rolled, f"Got is expected, {said}"
-            rolled.select(dim, end).zero_()
+            shifted = rolled.clone()
+            shifted.select(dim, end).zero_()
             where = "end" if end else "start"
-            yield rolled, f"Expected is got {said}, with zeros at its {where}"
+            yield shifted, f"Expected is got {said}, with zeros at its {where}"
     for dim in range(tensor.ndim):
         said = f"Expected is got less its mean along dimension {dim}: that term is missing"
         yield tensor - tensor.mean(dim, keepdim=True), said
