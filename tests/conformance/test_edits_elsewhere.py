@@ -406,3 +406,28 @@ def test_what_backward_leaves_on_a_kept_list_is_not_there_for_the_next_edit():
     given = [torch.randn(3, 2, dtype=torch.float64, requires_grad=True) for _ in range(2)]
     found = check(RunsAgain, torch.mul, *given, clauses="derivative")["derivative"]
     assert "`(y * g).sum()` for `(y * g).mean()`" in found.hint, found.detail
+
+
+def _coarse_slope(x):
+    return x.bfloat16().cos().to(x.dtype)
+
+
+class CastsTwice(torch.autograd.Function):
+    """y = sin(x), which loses digits in backward and in what that calls."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g.bfloat16().to(g.dtype) * _coarse_slope(x)
+
+
+def test_an_edit_at_places_in_two_functions_is_told():
+    x = torch.linspace(-2, 2, 40, dtype=torch.float64, requires_grad=True)
+    found = check(CastsTwice, x, clauses="derivative")["derivative"]
+    assert "Write `g` for `g.bfloat16()` at test_edits_elsewhere.py:" in found.hint, found.hint
+    assert "and `x` for `x.bfloat16()` at test_edits_elsewhere.py:" in found.hint

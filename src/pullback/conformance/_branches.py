@@ -5,7 +5,7 @@ then for the other one.
 """
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -41,15 +41,16 @@ def _joined(e: Expression, noted: Watch) -> Mapping[str, int]:
     """
     found: dict[str, int] = {}
     rule = e.rule
-    for node in ast.walk(rule.tree):
-        if not isinstance(node, (ast.If, ast.IfExp)) or e.node in {*ast.walk(node)}:
+    for node in rule.nodes(ast.If, ast.IfExp):
+        if not node.orelse or e.node in {*ast.walk(node)} or _are_run(rule, node, noted):
             continue
-        if isinstance(node, ast.IfExp) and not _are_run(rule, node, noted):
-            found |= dict.fromkeys(_bound([rule.statement(node)]), node.lineno)
-        elif isinstance(node, ast.If) and node.orelse and not _are_run(rule, node, noted):
-            both = _bound(node.body) & _bound(node.orelse)
-            found |= dict.fromkeys(both, node.lineno)
-    for node in _in_order(rule.tree) if found else ():
+        if isinstance(node, ast.IfExp):
+            bound = _bound([rule.statement(node)])
+        else:
+            bound = _bound(node.body) & _bound(node.orelse)
+        found |= dict.fromkeys(bound, node.lineno)
+    simple = rule.nodes(ast.Assign, ast.AugAssign) if found else []
+    for node in sorted(simple, key=lambda n: n.lineno):
         line = next((found[name] for name in names_read(node) if name in found), 0)
         found |= dict.fromkeys(_bound([node]) - found.keys(), line) if line else {}
     return found
@@ -65,11 +66,6 @@ def _are_run(rule: Written, node: Any, noted: Watch) -> bool:
             return True  # no other value
         ran = [any(rule.key(n) in noted.first for n in ast.walk(part)) for part in parts]
     return any(ran) == all(ran)
-
-
-def _in_order(tree: Any) -> Iterator[Any]:
-    simple = (n for n in ast.walk(tree) if isinstance(n, (ast.Assign, ast.AugAssign)))
-    yield from sorted(simple, key=lambda n: n.lineno)
 
 
 def _bound(statements: Sequence[Any]) -> set[str]:

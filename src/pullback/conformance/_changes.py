@@ -5,14 +5,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import NamedTuple
 
 import torch
 
 __all__ = [
-    "CLOSE", "NAMELESS", "Change", "Difference", "Pair", "Rule", "Said", "are_close", "changes",
-    "factors", "first_true", "is_alike", "is_named", "is_same", "ratio_of",
+    "CLOSE", "Claim", "Difference", "Pair", "Rule", "Said", "are_close", "changes", "factor_of",
+    "factors", "first_true", "is_alike", "is_factor", "is_named", "is_same", "ratio_of",
 ]  # fmt: skip
 
 CLOSE = 1e-3
@@ -149,56 +147,54 @@ def first_true(pair: Pair, rules: Sequence[Rule]) -> str:
     return ""
 
 
-NAMELESS = 7
-"""The rank of a factor that has no name."""
-
 # Whole factors that are told as such, also as divisors.
 _WHOLE = range(2, 13)
 
-
-class Change(NamedTuple):
-    """What may be done with a gradient that is wrong, so that it is right."""
-
-    rank: int  # those of a lower rank are likelier
-    apply: Callable[[torch.Tensor], torch.Tensor]
-    said: str  # what is wrong where it is right then
+Claim = tuple[torch.Tensor, str]
+"""What is right if a sentence is true, and the sentence, without its full stop."""
 
 
-def changes(pair: Pair) -> Iterator[Change]:
-    """Every change of what was got that may be meant."""
-    yield from factors(pair, pair.got)
+def changes(pair: Pair) -> Iterator[Claim]:
+    """What may be done with what was got so that it is right, the likeliest first."""
+    yield from factors(pair)
+    yield from _turned(pair.got)
+    yield from _with_a_factor(pair)
     yield from _arranged(pair.got)
-    yield from _with_others(pair.difference, pair.got)
-    yield from _centred(pair.got)
+    yield from _with_a_term(pair)
 
 
-def factors(pair: Pair, share: torch.Tensor) -> Iterator[Change]:
-    """The factor that makes backward right if it is linear in the tensor."""
-    factor, close = 1 + pair.share_of(share), pair.difference.close
-    if abs(factor) < close:
-        yield Change(5, torch.zeros_like, "Expected is zero everywhere")
-    elif abs(factor + 1) < close:
-        yield Change(2, torch.neg, "Got is expected with the other sign")
-    elif abs(factor - 1) > 10 * close:
-        yield from _named(pair.difference, factor)
-        said = f"Got is {1 / factor:.4g} x expected"
-        yield Change(NAMELESS, lambda t: t * factor, said)
+def factors(pair: Pair) -> Iterator[Claim]:
+    """The factor that makes what was got right, if it is zero, minus one, or has a name."""
+    factor = factor_of(pair)
+    if abs(factor) < pair.difference.close:
+        yield torch.zeros_like(pair.got), "Expected is zero everywhere"
+    elif abs(factor + 1) < pair.difference.close:
+        yield -pair.got, "Got is expected with the other sign"
+    elif is_factor(pair, factor):
+        yield from _named(pair, factor)
 
 
-def _named(difference: Difference, factor: float) -> Iterator[Change]:
+def factor_of(pair: Pair) -> float:
+    """The number by which what was got comes closest to what was expected."""
+    return 1 + pair.share_of(pair.got)
+
+
+def is_factor(pair: Pair, factor: float) -> bool:
+    """Whether a factor is another one than one."""
+    return abs(factor - 1) > 10 * pair.difference.close
+
+
+def _named(pair: Pair, factor: float) -> Iterator[Claim]:
     """A factor or a divisor that has a name."""
     right = "-expected" if factor < 0 else "expected"
-    for number, text, why in _numbers(difference):
+    for number, text, why in _numbers(pair.difference):
         within = f"({text})" if "/" in text else text
         if _near(abs(factor), 1 / number):
-            value = math.copysign(1 / number, factor)
-            said = f"Got is {text} x {right}{why}"
+            yield pair.got * math.copysign(1 / number, factor), f"Got is {text} x {right}{why}"
         elif _near(abs(factor), number):
-            value = math.copysign(number, factor)
-            said = f"Got is {right} / {within}{why}"
+            yield pair.got * math.copysign(number, factor), f"Got is {right} / {within}{why}"
         else:
             continue
-        yield Change(2, lambda t, value=value: t * value, said)
         return
 
 
@@ -237,54 +233,58 @@ def _near(one: float, other: float) -> bool:
     return abs(one - other) <= CLOSE * abs(other)
 
 
-def _arranged(tensor: torch.Tensor) -> Iterator[Change]:
-    """The same numbers at other places, or their complex conjugates."""
+def _turned(tensor: torch.Tensor) -> Iterator[Claim]:
+    """The transpose, or the complex conjugate."""
     for dims in itertools.combinations(range(tensor.ndim), 2):
-        turned = tensor.transpose(*dims).shape
         said = f"Got is expected transposed: dimensions {dims[0]} and {dims[1]} are exchanged"
-        yield Change(3, lambda t, d=dims: t.transpose(*d).reshape(t.shape), said)
-        if turned != tensor.shape:
-            said = f"{said}, and the shape is put back"
-            yield Change(5, lambda t, d=dims, n=turned: t.reshape(n).transpose(*d), said)
-    for dim in range(tensor.ndim if tensor.numel() > 1 else 0):
-        said = f"Got is expected reversed along dimension {dim}"
-        yield Change(5, partial(torch.flip, dims=[dim]), said)
-        said = f"shifted by one along dimension {dim}"
-        for shift, end in ((1, "start"), (-1, "end")):
-            apply = partial(torch.roll, shifts=shift, dims=dim)
-            yield Change(5, apply, f"Got is expected, {said}")
-            apply = partial(_shifted, dim=dim, shift=shift)
-            yield Change(5, apply, f"Expected is got {said}, with zeros at its {end}")
+        yield tensor.transpose(*dims).reshape(tensor.shape), said
     if tensor.is_complex():
-        said = "Got is the complex conjugate of expected"
-        yield Change(3, lambda t: t.conj().resolve_conj(), said)
+        yield tensor.conj().resolve_conj(), "Got is the complex conjugate of expected"
 
 
-def _shifted(tensor: torch.Tensor, dim: int, shift: int) -> torch.Tensor:
-    found = tensor.roll(shift, dim)
-    found.select(dim, 0 if shift > 0 else -1).zero_()
-    return found
+def _arranged(tensor: torch.Tensor) -> Iterator[Claim]:
+    """The same numbers at other places, or without a mean."""
+    for one, other in itertools.combinations(range(tensor.ndim), 2):
+        turned = tensor.transpose(one, other).shape
+        if turned != tensor.shape:
+            said = f"Got is expected transposed: dimensions {one} and {other} are exchanged"
+            yield tensor.reshape(turned).transpose(one, other), f"{said}, and the shape is put back"
+    for dim in range(tensor.ndim if tensor.numel() > 1 else 0):
+        yield tensor.flip(dim), f"Got is expected reversed along dimension {dim}"
+        said = f"shifted by one along dimension {dim}"
+        for shift, end in ((1, 0), (-1, -1)):
+            rolled = tensor.roll(shift, dim)
+            yield rolled, f"Got is expected, {said}"
+            shifted = rolled.clone()
+            shifted.select(dim, end).zero_()
+            where = "end" if end else "start"
+            yield shifted, f"Expected is got {said}, with zeros at its {where}"
+    for dim in range(tensor.ndim):
+        said = f"Expected is got less its mean along dimension {dim}: that term is missing"
+        yield tensor - tensor.mean(dim, keepdim=True), said
 
 
-def _with_others(difference: Difference, tensor: torch.Tensor) -> Iterator[Change]:
-    """Another tensor that is missing as a factor or a term, or is one too many."""
-    for name, other in difference.hand.items():
-        by, bare = _fitting(other, tensor), name.removeprefix("the ")
+def _with_a_factor(pair: Pair) -> Iterator[Claim]:
+    """Another tensor that is missing as a factor, or is one too many."""
+    for name, other in pair.difference.hand.items():
+        by, bare = _fitting(other, pair.got), name.removeprefix("the ")
         if by is None:
             continue
-        said = f"Got is expected without the factor {bare}"
-        yield Change(3, partial(torch.mul, by), said)
-        said = f"Got is expected with the factor {bare} once too often"
-        yield Change(3, lambda t, by=by: t / by, said)
+        yield pair.got * by, f"Got is expected without the factor {bare}"
+        yield pair.got / by, f"Got is expected with the factor {bare} once too often"
         if by.is_complex():
             said = f"Got is expected with {bare} where its complex conjugate is meant"
-            yield Change(4, partial(torch.mul, by.conj() / by), said)
+            yield pair.got * (by.conj() / by), said
+
+
+def _with_a_term(pair: Pair) -> Iterator[Claim]:
+    """Another tensor that is missing as a term, or is one too many."""
+    difference = pair.difference
     for name, other in {**difference.hand, **difference.others, **difference.parts}.items():
-        by = _fitting(other, tensor)
+        by = _fitting(other, pair.got)
         if by is not None and by.any():
-            yield Change(6, partial(torch.add, by), f"The term of {name} is missing")
-            said = f"The term of {name} is counted once too often"
-            yield Change(6, lambda t, by=by: t - by, said)
+            yield pair.got + by, f"The term of {name} is missing"
+            yield pair.got - by, f"The term of {name} is counted once too often"
 
 
 def _fitting(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor | None:
@@ -296,10 +296,3 @@ def _fitting(tensor: torch.Tensor, result: torch.Tensor) -> torch.Tensor | None:
             if torch.broadcast_shapes(view.shape, result.shape) == result.shape:
                 return view.detach().to(result.device, result.dtype)
     return None
-
-
-def _centred(tensor: torch.Tensor) -> Iterator[Change]:
-    """Without a mean."""
-    for dim in range(tensor.ndim):
-        said = f"Expected is got less its mean along dimension {dim}: that term is missing"
-        yield Change(5, lambda t, dim=dim: t - t.mean(dim, keepdim=True), said)

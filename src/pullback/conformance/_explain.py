@@ -13,16 +13,17 @@ import torch
 
 from pullback.conformance._changes import (
     CLOSE,
-    NAMELESS,
-    Change,
+    Claim,
     Difference,
     Pair,
     Rule,
     Said,
     are_close,
     changes,
+    factor_of,
     factors,
     first_true,
+    is_factor,
     is_named,
     ratio_of,
 )
@@ -51,31 +52,30 @@ def _zero(pair: Pair) -> Iterator[Said]:
 
 def _factor(pair: Pair) -> Iterator[Said]:
     """One factor for all entries."""
-    for change in factors(pair, pair.got):
-        if change.rank < NAMELESS or pair.tells_ratios:
-            yield change.apply(pair.got), f"{change.said}."
+    yield from _whole(factors(pair))
+    factor = factor_of(pair)
+    if pair.tells_ratios and is_factor(pair, factor):
+        yield pair.got * factor, f"Got is {1 / factor:.4g} x expected."
+
+
+def _whole(claims: Iterator[Claim]) -> Iterator[Said]:
+    """Claims as whole sentences."""
+    yield from ((tensor, f"{said}.") for tensor, said in claims)
 
 
 def _repaired(pair: Pair) -> Iterator[Said]:
     """What is right once one thing is done with it."""
-    for change in _likeliest(pair):
-        yield change.apply(pair.got), f"{change.said}."
+    yield from _whole(changes(pair))
 
 
 def _repaired_but_for_a_factor(pair: Pair) -> Iterator[Said]:
     expected = pair.expected[pair.known]
     if len(expected) < 3 or first_true(pair, (_factor,)):
         return
-    for change in _likeliest(pair):
-        other = change.apply(pair.got)
+    for other, said in changes(pair):
         ratio = ratio_of(expected, other[pair.known])
         if ratio:
-            yield other / ratio, f"{change.said}, and {ratio:.4g} times as large."
-
-
-def _likeliest(pair: Pair) -> list[Change]:
-    found = [change for change in changes(pair) if change.rank < NAMELESS]
-    return sorted(found, key=lambda change: change.rank)
+            yield other / ratio, f"{said}, and {ratio:.4g} times as large."
 
 
 def _terms(pair: Pair) -> Iterator[Said]:

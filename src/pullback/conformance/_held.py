@@ -129,19 +129,13 @@ def _is_of(made: Any, rooms: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class ContextTensor:
-    """What a context holds outside of what save_for_backward saved.
+    """What a context holds outside of what save_for_backward saved."""
 
-    Attributes:
-        path: how it is reached, for example ``"ctx.cache['x']"``.
-        value: a tensor, or an array of numpy.
-        of_the_call: False where it may live longer than the call: an array of numpy, which may
-            share a tensor's memory, what a module of torch keeps as a plain attribute, and what
-            an argument held before. A generator's state, which a forward that runs again
-            needs, is no data of the call either.
-    """
-
-    path: str
-    value: torch.Tensor | Any
+    path: str  # how it is reached, for example ``"ctx.cache['x']"``
+    value: torch.Tensor | Any  # a tensor, or an array of numpy
+    # False where it may live longer than the call: an array of numpy, which may share a tensor's
+    # memory, what a module of torch keeps as a plain attribute, and what an argument held before.
+    # A generator's state, which a forward that runs again needs, is no data of the call either.
     of_the_call: bool
 
 

@@ -20,14 +20,20 @@ from pullback.conformance._arguments import is_continuous
 from pullback.conformance._changes import CLOSE, Pair, are_close, is_same
 from pullback.conformance._forked import is_harmless
 from pullback.conformance._limits import limited
-from pullback.conformance._masks import comparisons
-from pullback.conformance._names import Name, is_number, named_factors, names_at, numbers_at
-from pullback.conformance._place import Rewrite, is_plain
-from pullback.conformance._products import products
+from pullback.conformance._names import (
+    Name,
+    Rewrite,
+    is_number,
+    is_plain,
+    named_factors,
+    names_at,
+    numbers_at,
+)
+from pullback.conformance._products import comparisons, products
 from pullback.conformance._rule import Rule
 from pullback.conformance._sources import Source
 from pullback.conformance._watch import Instead, Watch
-from pullback.conformance._written import Expression, Written, names_read
+from pullback.conformance._written import Edit, Expression, Written, names_read
 
 __all__ = ["NAMELESS", "IsRight", "Search"]
 
@@ -82,22 +88,29 @@ class Search:
         return found.to("cpu", self.pair.got.dtype)
 
     def answers(self, rewrite: Rewrite) -> list[torch.Tensor] | None:
-        """All answers with expressions replaced."""
-        if rewrite.anew:
-            return self.anew(rewrite)
-        try:
-            self.watch.instead = {
-                e.key: Instead(compile(text.strip(), "<edit>", "eval"), e.place)
-                for e, text in rewrite.texts.items()
-            }
-        except (SyntaxError, ValueError):
-            return None
+        """All answers with expressions replaced, or statements, which are compiled."""
         if not is_harmless():
             return None
         self.watch.until = time.process_time() + _PATIENCE
-        with suppress(TimeoutError), limited(_PATIENCE):  # what it calls may hold a loop, too
-            return self.rule.call(self.with_edits_in(frozenset(e.rule for e in rewrite.texts)))
+        with suppress(SyntaxError, ValueError, TimeoutError), limited(_PATIENCE):
+            made = self.source.replaced if rewrite.anew else self._instead
+            return self.rule.call(made(rewrite.texts))
         return None
+
+    def _instead(self, texts: Edit) -> Callable[..., Any]:
+        """The rule with those watched that are edited: the others run as fast as they are."""
+        self.watch.instead = {
+            e.key: Instead(compile(text.strip(), "<edit>", "eval"), e.place)
+            for e, text in texts.items()
+        }
+        rules = frozenset(e.rule for e in texts)
+        if rules not in self.functions:
+            self.functions[rules] = self.source.watched(self.watch, rules)
+        return self.functions[rules]
+
+    def answer(self, text: str, *places: Expression) -> torch.Tensor | None:
+        """The answer that is wrong with a text in the place of expressions."""
+        return self.own(self.answers(Rewrite(0, dict.fromkeys(places, text))))
 
     def goes_elsewhere(self, rewrite: Rewrite) -> bool:
         """Whether another number lets a branch run that was not, and whose test it is not in.
@@ -109,30 +122,14 @@ class Search:
         self.watch.scope.clear()
         self.answers(rewrite)
         fresh = self.watch.scope.keys() - self.noted.scopes.keys()
-        for e in rewrite.texts:
-            for node in ast.walk(e.rule.tree) if fresh else ():
-                if isinstance(node, ast.If) and e.node not in {*ast.walk(node.test)}:
-                    blocks = [block for block in (node.body, node.orelse) if block]
-                    if any(e.rule.key(block[0]) in fresh for block in blocks):
-                        return True
-        return False
-
-    def with_edits_in(self, rules: frozenset[Written]) -> Callable[..., Any]:
-        """The rule with those watched that are edited: the others run as fast as they are."""
-        if rules not in self.functions:
-            self.functions[rules] = self.source.watched(self.watch, rules)
-        return self.functions[rules]
-
-    def anew(self, rewrite: Rewrite) -> list[torch.Tensor] | None:
-        """All answers of the source with statements replaced, compiled."""
-        texts: dict[Any, dict[int, str]] = {}
-        for e, text in rewrite.texts.items():
-            texts.setdefault(e.rule.function, {})[e.key[1]] = text
-        if not is_harmless():
-            return None
-        with suppress(SyntaxError, ValueError, TimeoutError), limited(_PATIENCE):
-            return self.rule.call(self.source.replaced(texts))
-        return None
+        return any(
+            e.rule.key(block[0]) in fresh
+            for e in (rewrite.texts if fresh else ())
+            for node in e.rule.nodes(ast.If)
+            if e.node not in {*ast.walk(node.test)}
+            for block in (node.body, node.orelse)
+            if block
+        )
 
     def gap(self, answers: Sequence[torch.Tensor] | None) -> float:
         """How far the answer is off then, beside its largest entry."""
@@ -169,6 +166,11 @@ class Search:
         every = [e for source in self.rules for e in source.expressions]
         own = self.source.rule if self.rule.does == "fill" else None
         return [e for e in every if e.rule is not own or e.is_left]
+
+    @property
+    def evaluated(self) -> Sequence[Expression]:
+        """Those that were evaluated."""
+        return [e for e in self.expressions if e.key in self.noted.first]
 
     @cached_property
     def rules(self) -> Mapping[Written, int]:
@@ -247,21 +249,20 @@ class Search:
             yield from self.constant(e)
         elif type(value) is float:
             same = [o for o in e.rule.expressions if o.text == e.text and o.key in self.noted.first]
-            for some in [[e], same][: 1 + (len(same) > 1 and same[0] is e)]:
+            for some in [[e], same][: 1 + (len(same) > 1 and same[0] == e)]:
                 number = self.followed(some, value)
                 if number is not None:
                     yield Rewrite(NAMELESS, dict.fromkeys(some, f"{number:.6g}"))
 
     def constant(self, e: Expression) -> Iterator[Rewrite]:
         """The number that is to be added, where few digits say it."""
-        one = self.own(self.answers(Rewrite(0, {e: f"{e.text} + 1"})))
+        one = self.answer(f"{e.text} + 1", e)
         if one is None or int(self.pair.known.sum()) < _ENOUGH:
             return
         number = float(f"{self.pair.share_of(one - self.pair.got):.3g}")
         if number and self.pair.equal(self.pair.got + number * (one - self.pair.got)):
-            yield Rewrite(
-                NAMELESS + 1, {e: f"{e.text} {'-' if number < 0 else '+'} {abs(number):g}"}
-            )
+            term = f"{'-' if number < 0 else '+'} {abs(number):g}"
+            yield Rewrite(NAMELESS + 1, {e: f"{e.text} {term}"})
 
     def named(self, e: Expression, factor: float) -> Iterator[Rewrite]:
         text, close = e.factor, max(CLOSE, self.pair.difference.close / 3)
@@ -284,15 +285,10 @@ class Search:
             return None
         for _ in range(_NEWTON):
             step = 1e-6 * max(abs(value), 1e-3)
-            at, beside = (
-                self.own(self.answers(Rewrite(0, dict.fromkeys(some, repr(n)))))
-                for n in (value, value + step)
-            )
-            if at is None or beside is None:
-                return None
-            if pair.equal(at):
+            at, beside = (self.answer(repr(n), *some) for n in (value, value + step))
+            if at is not None and pair.equal(at):
                 return value if value != start else None
-            if torch.equal(at, beside):
+            if at is None or beside is None or torch.equal(at, beside):
                 return None
             value += step * replace(pair, got=at).share_of(beside - at)
         return None
@@ -300,16 +296,15 @@ class Search:
     def masks(self, until: float) -> Iterator[Rewrite]:
         """A mask that is another comparison of what is at hand, or that is missing."""
         close = self.pair.difference.close * self.pair.size
-        for e in (e for e in self.expressions if e.key in self.noted.first):
+        for e in self.evaluated:
             value = self.noted.first[e.key]
             if not is_plain(value) or value.shape != self.pair.got.shape:
                 continue
             if time.process_time() > until:
                 return
             text = "{}" if value.dtype == torch.bool else f"{e.factor} * ({{}})"
-            made = (text.format(f"torch.{fill}_like({e.atom}, dtype=torch.bool)")
-                    for fill in ("ones", "zeros"))  # fmt: skip
-            on, off = (self.own(self.answers(Rewrite(0, {e: other}))) for other in made)
+            made = (f"torch.{fill}_like({e.atom}, dtype=torch.bool)" for fill in ("ones", "zeros"))
+            on, off = (self.answer(text.format(other), e) for other in made)
             if on is None or off is None:
                 continue
             wanted = (self.pair.expected - on).abs() < (self.pair.expected - off).abs()
@@ -322,13 +317,14 @@ class Search:
     def fitted(self, until: float) -> Iterator[Rewrite]:
         """Factors and terms that are products of what is at hand."""
         tried: list[torch.Tensor] = []
-        for e in (e for e in self.expressions if e.key in self.noted.first and e.is_whole):
+        for e in (e for e in self.evaluated if e.is_whole):
             value, needed = self.wanted(e, self.noted.first[e.key])
             if needed is None or time.process_time() > until:
                 continue
             names, text = (self.operands_at(e), self.names_at(e)[1]), e.factor
             ratio = needed / value
-            if bool((value != 0).all()) and not any(_is_like(ratio, other) for other in tried):
+            known = any(torch.allclose(ratio, other, rtol=CLOSE) for other in tried)
+            if bool((value != 0).all()) and not known:
                 tried.append(ratio)
                 for by in products(ratio, *names):
                     sign, bare = ("-", by[1:]) if by.startswith("-") else ("", by)
@@ -349,7 +345,7 @@ class Search:
             return zero, self.pair.expected
         if not is_plain(value) or not value.is_floating_point() or value.shape != got.shape:
             return zero, None
-        one, two = (self.own(self.answers(Rewrite(0, {e: f"({e.text}) + {n}"}))) for n in (1, 2))
+        one, two = (self.answer(f"({e.text}) + {n}", e) for n in (1, 2))
         if one is None or two is None:
             return zero, None
         by = one - got
@@ -357,7 +353,7 @@ class Search:
         if not by.all() or bool((two - one - by).abs().max() > close):
             return zero, None
         # A sum would have moved by all entries: of one alone, the others stay.
-        mixed = self.own(self.answers(Rewrite(0, {e: _one_more(e.text)})))
+        mixed = self.answer(_one_more(e.text), e)
         if mixed is None or bool(((mixed - got).reshape(-1)[1:].abs() > close).any()):
             return zero, None
         value = value.detach().to("cpu", got.dtype)
@@ -369,7 +365,3 @@ def _one_more(text: str) -> str:
     zeros = f"({text}).new_zeros(({text}).shape)"
     first = f"{zeros}.reshape(-1).index_fill(0, {zeros}.new_zeros(1).long(), 1)"
     return f"({text}) + {first}.reshape(({text}).shape)"
-
-
-def _is_like(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.shape == other.shape and torch.allclose(one, other, rtol=CLOSE)

@@ -5,12 +5,15 @@ view that needs contiguous memory made one that does not, what calls share kept 
 """
 
 import ast
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
-from pullback.conformance._written import Written, names_in
+from pullback.conformance._sources import Source
+from pullback.conformance._written import Edit, Expression, Written, names_in
 
-__all__ = ["Edit", "Rules", "out_of_place", "slips"]
+__all__ = ["Rules", "out_of_place", "slips"]
 
 _NOT_IN_PLACE = ("requires_grad_", "share_memory_", "retain_grad_")
 _ANEW = {"zero_": "torch.zeros_like({0})", "fill_": "torch.full_like({0}, {1})",
@@ -25,17 +28,32 @@ _OF_CONTEXT = ("saved_tensors", "saved_variables", "save_for_backward", "needs_i
                "mark_dirty", "mark_non_differentiable", "set_materialize_grads")  # fmt: skip
 _CASTS = ("float", "double", "half", "bfloat16")
 
-Edit = Mapping[tuple[Written, Any], str]
-"""Other texts of nodes, each of a rule."""
 
-
-class Rules(NamedTuple):
+@dataclass(frozen=True)
+class Rules:
     """The rules of a Function, as they are written."""
 
     kind: Any  # the Function
-    back: Written | None
-    fill: Written | None  # what fills the context
-    every: Sequence[Written]  # they, forward where that is another one, and what they call
+    # by what they do: ``back``; ``fill``, what fills the context; ``forward``, if that is another
+    sources: Mapping[str, Source]
+
+    @property
+    def back(self) -> Written | None:
+        return self.sources["back"].rule if "back" in self.sources else None
+
+    @property
+    def fill(self) -> Written | None:
+        return self.sources["fill"].rule if "fill" in self.sources else None
+
+    @cached_property
+    def every(self) -> Sequence[Written]:
+        """They, and what they call."""
+        rules = [rule for source in self.sources.values() for rule in source.rules]
+        return [*{rule.function: rule for rule in rules}.values()]
+
+    def places(self, *kinds: type[ast.AST]) -> Iterator[Expression]:
+        """The nodes of some kinds."""
+        return (Expression(rule, node) for rule in self.every for node in rule.nodes(*kinds))
 
 
 def slips(clause: str, rules: Rules) -> Iterator[Edit]:
@@ -44,55 +62,66 @@ def slips(clause: str, rules: Rules) -> Iterator[Edit]:
         yield from made(rules)
 
 
-def _nodes(rules: Rules, *kinds: type[ast.AST]) -> Iterator[tuple[Written, Any]]:
-    for rule in rules.every:
-        yield from ((rule, node) for node in ast.walk(rule.tree) if isinstance(node, kinds))
+_Made = Callable[[Rules], Iterator[Edit]]
+_Texts = Callable[[Written, Any], Iterator[str]]
 
 
-def _out_of_place(rules: Rules) -> Iterator[Edit]:
-    for rule in rules.every:
-        yield from ({(rule, node): text} for node, text in out_of_place(rule))
+def _each(texts: _Texts) -> _Made:
+    """The edits of one node, of what each may have been meant for."""
+    return lambda rules: ({e: text} for e in rules.places(ast.AST) for text in texts(*e))
 
 
-def out_of_place(rule: Written) -> Iterator[tuple[Any, str]]:
-    """Each operation in place of a rule, and how it is written out of place."""
-    for node in ast.walk(rule.tree):
-        if isinstance(node, (ast.Call, ast.AugAssign)):
-            text = _anew(rule, node) if isinstance(node, ast.Call) else _bound_anew(rule, node)
-            lone = isinstance(rule.parent[node], ast.Expr)
-            target = _written_to(rule, node) if lone and isinstance(node, ast.Call) else ""
+def _singly(edit: Edit) -> Iterator[Edit]:
+    """The parts of an edit, each alone, and all."""
+    yield from ({e: text} for e, text in edit.items())
+    if len(edit) > 1:
+        yield edit
+
+
+def out_of_place(rule: Written, node: Any) -> Iterator[str]:
+    """How an operation in place is written out of place, or that on some entries on a copy."""
+    match node:
+        case ast.Call():
+            text, lone = _anew(rule, node), isinstance(rule.parent[node], ast.Expr)
+            target = _written_to(rule, node) if lone else ""
             if text and (target or not lone):
-                yield node, f"{target} = {text}" if target else text
-        if isinstance(node, (ast.Assign, ast.AugAssign, ast.Expr)):
-            base = _entries_of(node)
-            if isinstance(base, ast.Name):  # some entries of it are written
-                yield node, f"{base.id} = {base.id}.clone(); {rule.text(node)}"
+                yield f"{target} = {text}" if target else text
+        case ast.AugAssign(target=ast.Name(id=name), op=op, value=by) if type(op) in _SIGNS:
+            yield f"{name} = {name} {_SIGNS[type(op)]} {rule.atom(by)}"
+        case (
+            ast.AugAssign(target=ast.Subscript(value=ast.Name(id=name)))
+            | ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name)), *_])
+        ):
+            yield f"{name} = {name}.clone(); {rule.text(node)}"
+        case ast.Expr(
+            value=ast.Call(
+                func=ast.Attribute(value=ast.Subscript(value=ast.Name(id=name)), attr=how)
+            )
+        ) if how.endswith("_"):
+            yield f"{name} = {name}.clone(); {rule.text(node)}"
 
 
 def _anew(rule: Written, node: ast.Call) -> str:
     """A call in place, out of place; empty for another one."""
     for keyword in node.keywords:
         if keyword.arg == "out":
-            kept = [rule.text(n) for n in (*node.args, *node.keywords) if n is not keyword]
-            return f"{rule.text(node.func)}({', '.join(kept)})"
+            return _with(rule, node, "out")
         if keyword.arg == "inplace" and getattr(keyword.value, "value", None) is True:
             return rule.spliced({keyword.value: "False"}, node)
-    if not isinstance(node.func, ast.Attribute):
-        return ""
-    name, owner = node.func.attr, rule.text(_behind(node.func.value))
+    name = getattr(node.func, "attr", "")
     if not name.endswith("_") or name.endswith("__") or name in _NOT_IN_PLACE:
         return ""
+    owner = rule.text(_behind(node.func.value))  # type: ignore[attr-defined]
     if name in _ANEW:
         return _ANEW[name].format(owner, *(rule.text(n) for n in node.args), "0")
     return rule.spliced({node.func: f"{owner}.{name[:-1]}"}, node)
 
 
-def _bound_anew(rule: Written, node: Any) -> str:
-    """``x *= y`` as an assignment; empty for another statement."""
-    if not (isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)):
-        return ""
-    sign = _SIGNS.get(type(node.op))
-    return f"{node.target.id} = {node.target.id} {sign} {rule.atom(node.value)}" if sign else ""
+def _with(rule: Written, node: ast.Call, keyword: str, *values: str) -> str:
+    """A call with another value for a keyword, or without it."""
+    given = [n for n in (*node.args, *node.keywords) if getattr(n, "arg", "") != keyword]
+    parts = [*(rule.text(n) for n in given), *(f"{keyword}={value}" for value in values)]
+    return f"{rule.text(node.func)}({', '.join(parts)})"
 
 
 def _written_to(rule: Written, node: ast.Call) -> str:
@@ -107,149 +136,122 @@ def _written_to(rule: Written, node: ast.Call) -> str:
 
 def _behind(node: Any) -> Any:
     """The tensor whose memory something is, where its version counter is gone round."""
-    if isinstance(node, ast.Attribute) and node.attr == "data":
-        return node.value
-    called = getattr(node, "func", None)
-    return called.value if isinstance(called, ast.Attribute) and called.attr == "detach" else node
+    match node:
+        case (
+            ast.Attribute(value=of, attr="data")
+            | ast.Call(func=ast.Attribute(value=of, attr="detach"))
+        ):
+            return of
+    return node
 
 
-def _entries_of(node: ast.stmt) -> Any:
-    """The tensor of which a statement writes some entries, if any."""
-    target = getattr(node, "target", None) or next(iter(getattr(node, "targets", ())), None)
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        called = node.value.func
-        if isinstance(called, ast.Attribute) and called.attr.endswith("_"):
-            target = called.value
-    return target.value if isinstance(target, ast.Subscript) else None
-
-
-def _reshaped(rules: Rules) -> Iterator[Edit]:
+def _reshaped(rule: Written, node: Any) -> Iterator[str]:
     """A view of any memory."""
-    for rule, node in _nodes(rules, ast.Call):
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "view":
-            text = f"{rule.text(node.func.value)}.reshape"
-            yield {(rule, node): rule.spliced({node.func: text}, node)}
+    match node:
+        case ast.Call(func=ast.Attribute(value=of, attr="view")):
+            yield rule.spliced({node.func: f"{rule.text(of)}.reshape"}, node)
 
 
 def _contiguous(rules: Rules) -> Iterator[Edit]:
     """What is read, contiguous: at one place, or at all."""
     for rule in rules.every:
-        read = [n for n in ast.walk(rule.tree)
-                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]  # fmt: skip
-        given = [arg.arg for arg in rule.tree.args.args]
-        for name in given:
-            places = [n for n in read if n.id == name]
-            yield from ({(rule, n): f"{name}.contiguous()"} for n in places)
-            if len(places) > 1:
-                yield dict.fromkeys([(rule, n) for n in places], f"{name}.contiguous()")
+        for name in rule.given:
+            places = [Expression(rule, n) for n in rule.reads if n.id == name]
+            yield from _singly(dict.fromkeys(places, f"{name}.contiguous()"))
 
 
-def _cloned(rules: Rules, places: Any = (ast.Call, ast.Tuple)) -> Iterator[Edit]:
-    """A copy of an argument, where it is handed on."""
-    for rule, node in _nodes(rules, ast.Name):
-        given = [arg.arg for arg in rule.tree.args.args]
-        read = isinstance(node.ctx, ast.Load) and isinstance(rule.parent[node], places)
-        if read and node.id in given:
-            yield {(rule, node): f"{node.id}.clone()"}
+def _cloned(*around: type[ast.AST]) -> _Made:
+    """A copy of an argument, where it is handed on, or gets another name."""
 
+    def cloned(rule: Written, node: Any) -> Iterator[str]:
+        read = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        if read and node.id in rule.given and isinstance(rule.parent[node], around):
+            yield f"{node.id}.clone()"
 
-def _renamed(rules: Rules) -> Iterator[Edit]:
-    """A copy of an argument, where it gets another name."""
-    yield from _cloned(rules, ast.Assign)
+    return _each(cloned)
 
 
 def _flags(rules: Rules) -> Iterator[Edit]:
     """The flag of another argument, or of any; that of the argument for one of a tensor."""
     asked = f"{_context(rules.back) if rules.back is not None else 'ctx'}.needs_input_grad"
-    count = len(rules.fill.tree.args.args) - 1 if rules.fill is not None else 0
+    count = len(rules.fill.given) - 1 if rules.fill is not None else 0
     others = [f"{asked}[{k}]" for k in range(count)]
-    for rule, node in _nodes(rules, ast.Subscript):
-        if rule.text(node.value) == asked:
-            old = rule.text(node)
-            yield from ({(rule, node): text} for text in others if text != old)
-            yield {(rule, node): f"any({asked})"}
-    for rule, node in _nodes(rules, ast.Attribute):
-        if node.attr in ("requires_grad", "is_leaf") and isinstance(node.ctx, ast.Load):
-            yield from ({(rule, node): text} for text in others)
+    for e in rules.places(ast.Subscript):
+        if e.rule.text(e.node.value) == asked:
+            yield from ({e: text} for text in (*others, f"any({asked})") if text != e.text)
+    for e in rules.places(ast.Attribute):
+        if e.node.attr in ("requires_grad", "is_leaf") and isinstance(e.node.ctx, ast.Load):
+            yield from ({e: text} for text in others)
 
 
-def _toggled(rules: Rules) -> Iterator[Edit]:
+def _toggled(rule: Written, node: Any) -> Iterator[str]:
     """Zeros for a cotangent that is ``None``."""
-    for rule, node in _nodes(rules, ast.Call):
-        path = names_in(node.func)
-        if path[-1:] == ["set_materialize_grads"] and node.args:
-            yield {(rule, node): rule.spliced({node.args[0]: "True"}, node)}
+    match node:
+        case ast.Call(func=ast.Attribute(attr="set_materialize_grads"), args=[flag, *_]):
+            yield rule.spliced({flag: "True"}, node)
 
 
-def _between_calls(rules: Rules) -> Mapping[str, list[tuple[Written, Any]]]:
-    """Where the rules read and write what stands on the class or in a dictionary beside it."""
-    owners = {name for rule in rules.every for name, value in rule.function.__globals__.items()
-              if isinstance(value, type) and value in rules.kind.__mro__}  # fmt: skip
-    places: dict[str, list[tuple[Written, Any]]] = {}
-    for rule, node in _nodes(rules, ast.Attribute, ast.Subscript):
-        name = _shared_name(rule, node, owners)
-        if name.isidentifier():
-            places.setdefault(name, []).append((rule, node))
-    own = (rules.back, rules.fill)
-    return {
-        name: some
-        for name, some in places.items()
-        if any(isinstance(node.ctx, ast.Store) for _, node in some)
-        and all(rule in own for rule, _ in some)
-    }
-
-
-def _shared_name(rule: Written, node: Any, owners: Collection[str]) -> str:
-    """The name of what calls share; empty for anything else."""
-    if isinstance(node, ast.Attribute):
-        path = names_in(node)
-        keyed = isinstance(rule.parent[node], ast.Subscript)
-        return path[1] if len(path) == 2 and path[0] in owners and not keyed else ""
-    path = names_in(node.value)
-    key = getattr(node.slice, "value", None)
-    shared = path[:1] and path[0] not in rule.local and len(path) < 3
-    beside = len(path) == 1 or (len(path) == 2 and path[0] in owners)
-    return key if shared and beside and isinstance(key, str) else ""
+def _by_name(
+    places: Iterable[Expression], name_of: Callable[[Expression], str]
+) -> Mapping[str, list[Expression]]:
+    """Where something is read or written, by its name."""
+    found: dict[str, list[Expression]] = {}
+    for e in places:
+        if name := name_of(e):
+            found.setdefault(name, []).append(e)
+    return found
 
 
 def _on_context(rules: Rules) -> Iterator[Edit]:
-    """What forward leaves where calls share it, on the context, or saved there."""
-    back, fill = rules.back, rules.fill
-    if back is None or fill is None:
-        return
-    for name, places in _between_calls(rules).items():
-        yield {(rule, node): f"{_context(rule)}.{name}" for rule, node in places}
-        yield from _into_saved(name, places, back, fill)
+    """What forward leaves on the class or in a dictionary beside it, on its context or saved."""
+    owners = {name for rule in rules.every for name, value in rule.function.__globals__.items()
+              if isinstance(value, type) and value in rules.kind.__mro__}  # fmt: skip
+    places = rules.places(ast.Attribute, ast.Subscript)
+    for name, some in _by_name(places, lambda e: _shared_name(e, owners)).items():
+        own = all(e.rule in (rules.back, rules.fill) for e in some)
+        if own and any(isinstance(e.node.ctx, ast.Store) for e in some):
+            yield {e: f"{_context(e.rule)}.{name}" for e in some}
+            yield from _into_saved(name, some, rules)
+
+
+def _shared_name(e: Expression, owners: Collection[str]) -> str:
+    """The name of what calls share; empty for anything else."""
+    match e.node:
+        case ast.Attribute(value=ast.Name(id=owner), attr=name) if owner in owners:
+            return "" if isinstance(e.rule.parent[e.node], ast.Subscript) else name
+        case ast.Subscript(value=of, slice=ast.Constant(value=str(key))) if key.isidentifier():
+            path = names_in(of)
+            beside = len(path) == 1 or (len(path) == 2 and path[0] in owners)
+            return key if beside and path[0] not in e.rule.local else ""
+    return ""
 
 
 def _anew_each_call(rules: Rules) -> Iterator[Edit]:
     """What is made where it is not there yet, and kept beside the rule, made in each call."""
-    for rule, node in _nodes(rules, ast.If):
-        targets = [t for n in ast.walk(node) for t in getattr(n, "targets", ())]
-        kept = [getattr(t, "value", None) for t in targets]
-        if any(names_in(of) and names_in(of)[0] not in rule.local for of in kept):
-            yield {(rule, node.test): "True"}
+    for e in rules.places(ast.If):
+        targets = [t for n in ast.walk(e.node) for t in getattr(n, "targets", ())]
+        kept = [names_in(getattr(t, "value", None)) for t in targets]
+        if any(path and path[0] not in e.rule.local for path in kept):
+            yield {Expression(e.rule, e.node.test): "True"}
 
 
 def _saved(rules: Rules) -> Iterator[Edit]:
     """A tensor that forward leaves on its context, saved."""
+
+    def left(e: Expression) -> str:
+        context, *name = names_in(e.node) or [""]
+        own = e.rule in (rules.back, rules.fill) and context == _context(e.rule)
+        return name[0] if own and len(name) == 1 and name[0] not in _OF_CONTEXT else ""
+
+    for name, places in _by_name(rules.places(ast.Attribute), left).items():
+        yield from _into_saved(name, places, rules)
+
+
+def _into_saved(name: str, places: Sequence[Expression], rules: Rules) -> Iterator[Edit]:
+    """What is kept at some places, saved: written once in forward, and read in backward."""
     back, fill = rules.back, rules.fill
     if back is None or fill is None:
         return
-    places: dict[str, list[tuple[Written, Any]]] = {}
-    for rule in (back, fill):
-        for node in ast.walk(rule.tree):
-            path = names_in(node)
-            if len(path) == 2 and path[0] == _context(rule) and path[1] not in _OF_CONTEXT:
-                places.setdefault(path[1], []).append((rule, node))
-    for name, some in places.items():
-        yield from _into_saved(name, some, back, fill)
-
-
-def _into_saved(
-    name: str, places: Sequence[tuple[Written, Any]], back: Written, fill: Written
-) -> Iterator[Edit]:
-    """What is kept at some places, saved: written once in forward, and read in backward."""
     stores = [fill.parent[n] for rule, n in places
               if rule is fill and isinstance(n.ctx, ast.Store)]  # fmt: skip
     store = stores[0] if len(stores) == 1 else None
@@ -260,124 +262,106 @@ def _into_saved(
         local = value.id if isinstance(value, ast.Name) else free
         text = "" if isinstance(value, ast.Name) else f"{local} = {fill.text(value)}"
         within = {*ast.walk(store)}
-        edit = {(rule, n): local for rule, n in places if rule is fill and n not in within}
+        edit = {e: local for e in places if e.rule is fill and e.node not in within}
         save, before = _saving(local, back, fill)
         if not save:
             text = f"{text}; ".lstrip("; ") + f"{_context(fill)}.save_for_backward({local})"
-        read = f"{_context(back)}.saved_tensors[{before}]"
         for n in (n for rule, n in places if rule is back):
             gone = isinstance(n.ctx, ast.Del)
-            edit[back, back.parent[n] if gone else n] = "pass" if gone else read
-        yield {(fill, store): text or "pass"} | save | edit
+            read = "pass" if gone else f"{_context(back)}.saved_tensors[{before}]"
+            edit[Expression(back, back.parent[n] if gone else n)] = read
+        yield {Expression(fill, store): text or "pass"} | save | edit
 
 
 def _sources(value: Any) -> Iterator[Any]:
     """What a value is a copy of to which autograd sees no way, and the value."""
-    called = getattr(value, "func", None)
-    if isinstance(called, ast.Attribute) and called.attr in ("detach", "clone"):
-        yield from _sources(called.value)
-    elif isinstance(value, ast.Attribute) and value.attr == "data":
-        yield from _sources(value.value)
+    match value:
+        case (
+            ast.Attribute(value=of, attr="data")
+            | ast.Call(func=ast.Attribute(value=of, attr="detach" | "clone"))
+        ):
+            yield from _sources(of)
     yield value
 
 
-def _saving(local: str, back: Written, fill: Written) -> tuple[dict[tuple[Written, Any], str], int]:
+def _saving(local: str, back: Written, fill: Written) -> tuple[dict[Expression, str], int]:
     """A name saved beside what is saved, if anything is, and how many there are before it."""
     asked = f"{_context(back)}.saved_tensors"
-    for call in ast.walk(fill.tree):
-        saves = isinstance(call, ast.Call) and names_in(call.func)[1:] == ["save_for_backward"]
-        if isinstance(call, ast.Call) and saves and call.args:
-            last = call.args[-1]
+    for call in fill.nodes(ast.Call):
+        if names_in(call.func)[1:] == ["save_for_backward"] and call.args:
+            last, before = call.args[-1], len(call.args)
             text = fill.spliced({last: f"{fill.text(last)}, {local}"}, call)
-            unpacked = [n.value for n in ast.walk(back.tree)
-                        if isinstance(n, ast.Assign) and back.text(n.value) == asked]  # fmt: skip
-            before = len(call.args)
-            edit = {(back, n): f"{asked}[:{before}]" for n in unpacked}
-            return {(fill, call): text, **edit}, before
+            unpacked = [n.value for n in back.nodes(ast.Assign) if back.text(n.value) == asked]
+            edit = {Expression(back, n): f"{asked}[:{before}]" for n in unpacked}
+            return {Expression(fill, call): text, **edit}, before
     return {}, 0
 
 
 def _context(rule: Written) -> str:
     """How a rule calls its context."""
-    return rule.tree.args.args[0].arg
+    return rule.given[0]
 
 
-def _own(rules: Rules) -> Iterator[Edit]:
+def _returned(rules: Rules) -> Iterator[Edit]:
     """What is returned, memory of the call's own."""
-    yield from _out_of_place(rules)
-    for rule, node in _nodes(rules, ast.Return):
-        parts = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
-        for part in parts:
+    for e in rules.places(ast.Return):
+        for part in getattr(e.node.value, "elts", [e.node.value]):
             if part is not None and not isinstance(part, ast.Constant):
-                yield {(rule, part): f"{rule.atom(part)}.clone()"}
+                yield {Expression(e.rule, part): f"{e.rule.atom(part)}.clone()"}
 
 
-def _typed(rules: Rules) -> Iterator[Edit]:
+def _typed(rule: Written, node: Any) -> Iterator[str]:
     """What is made or cast in a dtype of its own, in that of what is given."""
-    for rule, node in _nodes(rules, ast.Call):
-        given = [arg.arg for arg in rule.tree.args.args]
-        path = names_in(node.func)
-        for name in given:
-            if path[:1] == ["torch"] and path[1:] and path[1] in _MADE:
-                known = [k for k in node.keywords if k.arg != "dtype"]
-                parts = [rule.text(n) for n in (*node.args, *known)]
-                text = f"{rule.text(node.func)}({', '.join([*parts, f'dtype={name}.dtype'])})"
-                yield {(rule, node): text}
-            elif isinstance(node.func, ast.Attribute) and node.func.attr in _CASTS:
-                yield {(rule, node): f"{rule.text(node.func.value)}.to({name}.dtype)"}
-        if isinstance(node.func, ast.Attribute) and node.func.attr in (*_CASTS, "to"):
-            yield {(rule, node): rule.text(node.func.value)}
+    dtypes = [f"{name}.dtype" for name in rule.given]
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr=made)) if made in _MADE:
+            yield from (_with(rule, node, "dtype", dtype) for dtype in dtypes)
+        case ast.Call(func=ast.Attribute(value=of, attr=cast)) if cast in (*_CASTS, "to"):
+            yield from (f"{rule.text(of)}.to({dtype})" for dtype in dtypes if cast != "to")
+            yield rule.text(of)
 
 
 def _from_the_end(rules: Rules) -> Iterator[Edit]:
     """Dimensions counted from the end, all of a number or one: those of more dimensions, too."""
     for rule in rules.every:
-        dims: dict[int, list[Any]] = {}
-        for node in ast.walk(rule.tree):
-            if isinstance(node, ast.Constant) and type(node.value) is int and node.value >= 0:
-                around = rule.parent[node]
+        dims: dict[int, list[Expression]] = {}
+        for node in rule.nodes(ast.Constant):
+            if type(node.value) is int and node.value >= 0:
+                around: Any = rule.parent[node]
                 of = rule.text(around.value) if isinstance(around, ast.Subscript) else ""
                 if of.endswith("shape") or isinstance(around, (ast.Call, ast.keyword, ast.Tuple)):
-                    dims.setdefault(node.value, []).append(node)
+                    dims.setdefault(node.value, []).append(Expression(rule, node))
         for places in dims.values():
             for some in (places, *([place] for place in places)):
-                for dim in ("-1", "-2"):
-                    yield {(rule, place): dim for place in some}
-        for node in ast.walk(rule.tree):
-            if isinstance(node, ast.Attribute) and node.attr == "T":
-                yield {(rule, node): f"{rule.text(node.value)}.mT"}
+                yield from (dict.fromkeys(some, dim) for dim in ("-1", "-2"))
+        for node in rule.nodes(ast.Attribute):
+            if node.attr == "T":
+                yield {Expression(rule, node): f"{rule.text(node.value)}.mT"}
 
 
-def _drawn(rules: Rules) -> Iterator[Edit]:
+def _drawn(rule: Written, node: Any) -> Iterator[str]:
     """What is drawn from the generator of all, from that of the call."""
-    for rule, node in _nodes(rules, ast.Call):
-        path = names_in(node.func)
-        named = any(keyword.arg == "generator" for keyword in node.keywords)
-        if path[:1] == ["torch"] and path[1:] and path[1] in _DRAWN and not named:
-            parts = [rule.text(n) for n in (*node.args, *node.keywords)]
-            for name in sorted(rule.local):
-                text = f"{rule.text(node.func)}({', '.join([*parts, f'generator={name}'])})"
-                yield {(rule, node): text}
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr=drawn)):
+            if drawn in _DRAWN and all(keyword.arg != "generator" for keyword in node.keywords):
+                yield from (_with(rule, node, "generator", name) for name in sorted(rule.local))
 
 
 def _attached(rules: Rules) -> Iterator[Edit]:
     """What backward detaches, with its history: each alone, and all."""
-    every: Edit = {}
-    for rule, node in _nodes(rules, ast.Call, ast.Attribute):
-        if rule is rules.back and (behind := _behind(node)) is not node:
-            every = {**every, (rule, node): rule.atom(behind)}
-    yield from ({place: text} for place, text in every.items())
-    if len(every) > 1:
-        yield every
+    every = {e: _behind(e.node) for e in rules.places(ast.Call, ast.Attribute)}
+    yield from _singly({e: e.rule.atom(behind) for e, behind in every.items()
+                        if e.rule is rules.back and behind is not e.node})  # fmt: skip
 
 
-_Made = Callable[[Rules], Iterator[Edit]]
+_out, _handed_on, _named = _each(out_of_place), _cloned(ast.Call, ast.Tuple), _cloned(ast.Assign)
 _BY_CLAUSE: Mapping[str, Sequence[_Made]] = {
-    "cotangent": (_renamed, _out_of_place, _cloned), "retain": (_drawn, _out_of_place),
-    "mutation": (_renamed, _out_of_place, _cloned),
-    "stale": (_saved, _out_of_place, _own), "state": (_on_context, _own),
-    "deterministic": (_anew_each_call, _on_context, _out_of_place), "alias": (_own,),
-    "needs-input-grad": (_flags,), "layout": (_reshaped, _flags, _contiguous),
-    "undefined": (_toggled,), "saved": (_saved,), "double": (_attached, _saved), "dtype": (_typed,),
-    "autocast": (_typed,), "rank": (_from_the_end,), "batch": (_from_the_end,),
+    "cotangent": (_named, _out, _handed_on), "retain": (_each(_drawn), _out),
+    "mutation": (_named, _out, _handed_on),
+    "stale": (_saved, _out, _returned), "state": (_on_context, _out, _returned),
+    "deterministic": (_anew_each_call, _on_context, _out), "alias": (_out, _returned),
+    "needs-input-grad": (_flags,), "layout": (_each(_reshaped), _flags, _contiguous),
+    "undefined": (_each(_toggled),), "saved": (_saved,), "double": (_attached, _saved),
+    "dtype": (_each(_typed),), "autocast": (_each(_typed),),
+    "rank": (_from_the_end,), "batch": (_from_the_end,),
 }  # fmt: skip

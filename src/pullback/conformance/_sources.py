@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._telling import (
+from pullback.conformance._watch import (
     CALLED,
     HERE,
     OPERATED,
@@ -30,9 +30,9 @@ from pullback.conformance._telling import (
     WITHIN,
     Asking,
     Telling,
+    Watch,
 )
-from pullback.conformance._watch import Watch
-from pullback.conformance._written import Written
+from pullback.conformance._written import Edit, Written
 from pullback.internal._syntax import parse
 from pullback.internal.torch import author_of
 
@@ -97,20 +97,18 @@ class Source:
 
         return self._copied(_Copies(self, made, None if some is None else self._leading_to(some)))
 
-    def replaced(self, texts: Mapping[Any, Mapping[int, str]]) -> Callable[..., Any]:
-        """It, with something else written in it, or in what it calls.
-
-        Arguments:
-            texts: of functions, the texts of nodes, by their numbers.
+    def replaced(self, edit: Edit) -> Callable[..., Any]:
+        """It, with something else written in it, or in what it calls, whoever has read that.
 
         Raises:
             SyntaxError: that is no code.
         """
+        texts = {(rule.function, rule.key(n)[1]): text for (rule, n), text in edit.items()}
 
         def made(rule: Written) -> _Made:
-            nodes = [*ast.walk(rule.tree)]
-            own = {nodes[k]: text for k, text in texts.get(rule.function, {}).items()}
-            return Asking().visit(parse(rule.spliced(own)).body[0]), {}
+            own = {n: texts.get((rule.function, k)) for k, n in enumerate(ast.walk(rule.tree))}
+            spliced = rule.spliced({n: text for n, text in own.items() if text is not None})
+            return Asking().visit(parse(spliced).body[0]), {}
 
         return self._copied(_Copies(self, made))
 
@@ -209,7 +207,7 @@ def _telling(rule: Written, watch: Watch) -> _Made:
         return watch.seen((own, number), value, names)
 
     def here(number: int, function: int, within: int, scope: Mapping[str, Any]) -> None:
-        watch.runs((own, number), (own, function), (own, within), scope)
+        watch.here((own, number), (own, within), scope, (own, function))
 
     def within(scope: Mapping[str, Any], number: int, function: int) -> Callable[..., Any]:
         watch.here((own, number), (own, function), scope)

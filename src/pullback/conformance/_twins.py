@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from pullback.conformance._place import Rewrite
+from pullback.conformance._names import Rewrite
 from pullback.conformance._watch import Watch
 from pullback.conformance._written import Written
 
@@ -23,8 +23,8 @@ def twins(rule: Written, noted: Watch) -> Iterator[Rewrite]:
     """Assignments as others of the same rule are written, whose targets differ by a mark."""
     known = {e.node: e for e in rule.expressions if e.key in noted.first}
     simple: list[Any] = [
-        s for s in ast.walk(rule.tree)
-        if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name) and s.value in known
+        s for s in rule.nodes(ast.Assign)
+        if isinstance(s.targets[0], ast.Name) and s.value in known
     ][:_MOST]  # fmt: skip
     words = set(_words(rule.source))  # half of a word for another makes none that is there
     for one, other in itertools.permutations(simple, 2):

@@ -8,25 +8,40 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from pullback.conformance._telling import LONE
-from pullback.conformance._watch import Key
+from pullback.conformance._watch import LONE, Key
 
-__all__ = ["Expression", "Written", "names_in", "names_read"]
+__all__ = ["Edit", "Expression", "Written", "in_words", "names_in", "names_read"]
 
 _SHOWN = 60  # characters of an expression
 _ENDINGS = 12  # calls of methods that may be forgotten elsewhere
 _TOLD = re.compile(r"`([^`]*)` for `([^`]*)` at ([^ ]+:\d+(?:, column \d+)?)")
 _Value = (ast.Attribute, ast.BinOp, ast.BoolOp, ast.Call, ast.Compare, ast.Constant, ast.IfExp,
           ast.List, ast.Name, ast.Subscript, ast.Tuple, ast.UnaryOp)  # fmt: skip
+# What is written there is no value that may be another one.
+_NO_VALUES = (ast.Starred, ast.FormattedValue, ast.arguments, ast.arg, ast.Expr, ast.FunctionDef)
+
+Edit = Mapping["Expression", str]
+"""Other texts of expressions and statements."""
 
 
 class Expression(NamedTuple):
-    """An expression of a rule."""
+    """An expression of a rule, or a statement."""
 
     rule: "Written"
     node: Any
-    key: Key
-    place: Key  # that of what binds the names that it reads: a statement, or a lambda in one
+
+    @property
+    def key(self) -> Key:
+        """What it is known by."""
+        return self.rule.key(self.node)
+
+    @property
+    def place(self) -> Key:
+        """That of what binds the names that it reads: a statement, or a lambda in one."""
+        node = self.rule.parent[self.node]
+        while not isinstance(node, (ast.stmt, *LONE)):
+            node = self.rule.parent[node]
+        return self.rule.key(node)
 
     @property
     def text(self) -> str:
@@ -48,8 +63,7 @@ class Expression(NamedTuple):
         context = next((arg.arg for arg in self.rule.tree.args.args), "")  # it may take none
         statement = self.rule.statement(self.node)
         bound = {t.id for t in getattr(statement, "targets", ()) if isinstance(t, ast.Name)}
-        names = [n for n in ast.walk(self.rule.tree) if isinstance(n, ast.Name) and n.id in bound]
-        reads = [self.rule.statement(n) for n in names if isinstance(n.ctx, ast.Load)]
+        reads = [self.rule.statement(n) for n in self.rule.reads if n.id in bound]
         return all(context in names_read(other) for other in reads or [statement])
 
     @property
@@ -95,22 +109,34 @@ class Written:
         """What a node of any rule is known by."""
         return id(self), self._number[node]
 
+    def nodes(self, *kinds: type[ast.AST]) -> list[Any]:
+        """Those of some kinds."""
+        return [node for node in self._number if isinstance(node, kinds)]
+
     @cached_property
     def parent(self) -> Mapping[ast.AST, ast.AST]:
-        return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
+        return {child: node for node in self._number for child in ast.iter_child_nodes(node)}
+
+    @cached_property
+    def reads(self) -> Sequence[ast.Name]:
+        """The places where a name is read."""
+        return [n for n in self.nodes(ast.Name) if isinstance(n.ctx, ast.Load)]
+
+    @property
+    def given(self) -> Sequence[str]:
+        """The names of its arguments by position."""
+        return [arg.arg for arg in self.tree.args.args]
 
     @cached_property
     def local(self) -> set[str]:
         """The names that it binds."""
-        bound = {n.arg for n in ast.walk(self.tree) if isinstance(n, ast.arg)}
-        names = (n for n in ast.walk(self.tree) if isinstance(n, ast.Name))
-        return bound | {n.id for n in names if isinstance(n.ctx, ast.Store)}
+        stored = {n.id for n in self.nodes(ast.Name) if isinstance(n.ctx, ast.Store)}
+        return stored | {n.arg for n in self.nodes(ast.arg)}
 
     @cached_property
     def unread(self) -> Collection[str]:
         """The names that it binds and does not read: one of them may be forgotten."""
-        names = [n for n in ast.walk(self.tree) if isinstance(n, ast.Name)]
-        return self.local - {n.id for n in names if isinstance(n.ctx, ast.Load)}
+        return self.local - {n.id for n in self.reads}
 
     @cached_property
     def idle(self) -> Collection[str]:
@@ -121,15 +147,15 @@ class Written:
     @cached_property
     def literals(self) -> Collection[float]:
         """The numbers that are written in it, and their negatives."""
-        found = [n.value for n in ast.walk(self.tree) if isinstance(n, ast.Constant)]
+        found = [n.value for n in self.nodes(ast.Constant)]
         return {sign * n for n in found if type(n) is float for sign in (1, -1)}
 
     @cached_property
     def endings(self) -> Sequence[str]:
         """How methods are called in it: any of these may be forgotten at another place."""
         found: dict[str, None] = {}
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        for node in self.nodes(ast.Call):
+            if isinstance(node.func, ast.Attribute):
                 path, given = names_in(node.func), [*node.args, *node.keywords]
                 own = (not path or path[0] in self.local) and not node.func.attr.endswith("_")
                 if own and given:
@@ -139,16 +165,16 @@ class Written:
     @cached_property
     def compared(self) -> Sequence[str]:
         """The texts that it compares with."""
-        nodes = [n for c in ast.walk(self.tree) if isinstance(c, ast.Compare) for n in ast.walk(c)]
+        nodes = [n for c in self.nodes(ast.Compare) for n in ast.walk(c)]
         texts = [n.value for n in nodes if isinstance(n, ast.Constant)]
         return list(dict.fromkeys(text for text in texts if type(text) is str))
 
     @cached_property
     def expressions(self) -> Sequence[Expression]:
         """What may be another one, in the order of the source."""
-        found: list[Any] = [node for node in ast.walk(self.tree) if self._is_value(node)]
+        found = [node for node in self.nodes(*_Value) if self._is_value(node)]
         found.sort(key=lambda node: (node.lineno, node.col_offset, -node.end_col_offset))
-        return [Expression(self, n, self.key(n), self.key(self.place(n))) for n in found]
+        return [Expression(self, node) for node in found]
 
     @cached_property
     def _raw(self) -> tuple[bytes, Sequence[int]]:
@@ -180,7 +206,7 @@ class Written:
         return f"{self.shown_file}:{self.line + node.lineno - 1}{column}"
 
     def edit(self, texts: Mapping[Any, str]) -> str:
-        """Other texts of nodes in words, each with the file and the line."""
+        """Other texts of its nodes in words, each with the file and the line."""
         shown = dict.fromkeys(self.shown(node) for node in texts)
         within = {node: {*ast.walk(node)} for node in shown}
         whole = [n for n in shown if not any(n is not m and n in within[m] for m in shown)]
@@ -194,8 +220,8 @@ class Written:
         """The texts of nodes of which an edit was told; empty where it is of another function."""
         told = {(old, where): new for new, old, where in _TOLD.findall(said)}
         found = {}
-        for node in ast.walk(self.tree):
-            if isinstance(node, (ast.stmt, *_Value)) and told:
+        for node in self.nodes(ast.stmt, *_Value):
+            if told:
                 new = told.pop((_line(self.text(node)), self.where(node)), None)
                 found |= {} if new is None else {node: new}
         return {} if told else found
@@ -237,45 +263,42 @@ class Written:
             node = self.parent[node]
         return node
 
-    def place(self, node: ast.AST) -> ast.AST:
-        """What binds the names that a node reads."""
-        node = self.parent[node]
-        while not isinstance(node, (ast.stmt, *LONE)):
-            node = self.parent[node]
-        return node
-
     def is_returned(self, node: ast.AST) -> bool:
         """Whether it is one of several that are returned."""
         around = self.parent[node]
         return isinstance(around, ast.Tuple) and isinstance(self.parent[around], ast.Return)
 
     def _is_value(self, node: Any) -> bool:
-        if not isinstance(node, _Value) or node not in self.parent:
-            return False
         around = self.parent[node]
-        if isinstance(around, (ast.Starred, ast.FormattedValue, ast.arguments, ast.arg, ast.Expr)):
+        if isinstance(around, _NO_VALUES) or getattr(around, "func", None) is node:
             return False
-        if isinstance(around, ast.Call) and node is around.func:
+        if not isinstance(getattr(node, "ctx", ast.Load()), ast.Load):
             return False
-        if isinstance(around, ast.FunctionDef) or not isinstance(
-            getattr(node, "ctx", ast.Load()), ast.Load
-        ):
-            return False
-        if isinstance(node, ast.Constant):
-            missing = node.value is None and self.is_returned(node)
-            handed = type(node.value) is str and isinstance(around, (ast.Call, ast.keyword))
-            return missing or handed or type(node.value) in (bool, int, float)
-        if isinstance(node, ast.Name):
-            return node.id in self.local
-        if isinstance(node, (ast.Tuple, ast.List)):
-            return len(node.elts) > 1 and not isinstance(around, ast.Subscript)
-        if isinstance(node, ast.Attribute):
-            return names_in(node)[:1] != [] and names_in(node)[0] in self.local
+        match node:
+            case ast.Constant(value=None):
+                return self.is_returned(node)
+            case ast.Constant(value=str()):
+                return isinstance(around, (ast.Call, ast.keyword))
+            case ast.Constant(value=value):
+                return type(value) in (bool, int, float)
+            case ast.Name(id=name):
+                return name in self.local
+            case ast.Tuple(elts=parts) | ast.List(elts=parts):
+                return len(parts) > 1 and not isinstance(around, ast.Subscript)
+            case ast.Attribute():
+                return not self.local.isdisjoint(names_in(node)[:1])
         return True
 
 
 def _line(text: str) -> str:
     return " ".join(text.split())
+
+
+def in_words(edit: Edit) -> str:
+    """Other texts of nodes in words, each with the file and the line."""
+    rules = dict.fromkeys(rule for rule, _ in edit)
+    texts = {rule: {n: text for (of, n), text in edit.items() if of is rule} for rule in rules}
+    return " and ".join(rule.edit(own) for rule, own in texts.items())
 
 
 def names_in(node: Any) -> list[str]:
