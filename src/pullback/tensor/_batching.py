@@ -29,11 +29,10 @@ from pullback.tensor._call import Call
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
 from pullback.tensor._errors import Raised, named
-from pullback.tensor._fresh import Fresh
+from pullback.tensor._functions import tensors_in
 from pullback.tensor._levels import are_batched
-from pullback.tensor._operations import tensors_in
-from pullback.tensor._structure import flatten, unflatten
-from pullback.tensor._written import Written
+from pullback.tensor._structure import HOLE, flatten, unflatten
+from pullback.tensor._written import Fresh, Written
 
 __all__ = ["batch_by_rule", "batched", "batching", "gradients_by_item", "share_batch"]
 
@@ -83,7 +82,7 @@ def _flat_dims(dims: Any, template: Any, count: int) -> list[int | None]:
     holes, _ = template
     known = all(leaf is None or isinstance(leaf, int) for leaf in leaves)
     if known and len(leaves) == len(holes):
-        return [d for d, hole in zip(leaves, holes, strict=True) if repr(hole) == "<tensor>"]
+        return [d for d, hole in zip(leaves, holes, strict=True) if hole is HOLE]
     if known and len(leaves) == 1 and not isinstance(dims, (tuple, list)):
         return leaves * count
     raise DefinitionError(

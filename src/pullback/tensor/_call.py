@@ -21,26 +21,26 @@ from pullback.tensor import _random
 from pullback.tensor._autocast import State, scope
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
-from pullback.tensor._items import record, refuse_another
-from pullback.tensor._kept import Kept
 from pullback.tensor._leniency import leniency
-from pullback.tensor._mutation import refuse_mutation, refuse_written
 from pullback.tensor._places import Place, Places, are_plain, fill, refuse_layouts, views_of
+from pullback.tensor._refusals import record, refuse_another, refuse_mutation, refuse_written
 from pullback.tensor._structure import (
+    HOLE,
     ONE,
     Template,
     children,
     flatten,
-    is_hole,
     is_mask,
     match,
     unflatten,
 )
 
-__all__ = ["Call", "Meta", "differentiable", "zeros"]
+__all__ = ["Call", "Kept", "Meta", "differentiable", "zeros"]
 
 # The shape, dtype and device of an output or input, as its Function sees it.
 Meta = tuple[torch.Size, torch.dtype, torch.device]
+# For each input its place among the saved tensors, or a reference and the tensor's version then.
+Kept = list[int | tuple[Any, int]]
 
 
 class Call:
@@ -206,7 +206,7 @@ class Call:
     @property
     def plain_arguments(self) -> list[Any]:
         """The arguments, and parts of such, that are no tensors."""
-        return [hole for hole in self.template[0] if not is_hole(hole)]
+        return [hole for hole in self.template[0] if hole is not HOLE]
 
     def entries(self, output: Any) -> tuple[Any, ...]:
         """What forward returned, as a tuple."""
@@ -280,15 +280,11 @@ class Call:
         asked = enumerate((*self.needs, *flowing))
         return {id(saved[i]): yes for i, yes in asked if i in saved}
 
-    def pull_on(
-        self, context: Context, cotangents: Sequence[Any], *, transposing: bool = False
-    ) -> list[torch.Tensor | None]:
-        """Run the author's backward on a context."""
-        definition = self.definition
-        rule = definition.transposable if transposing else definition.backward
+    def pull_on(self, context: Context, cotangents: Sequence[Any]) -> list[torch.Tensor | None]:
+        """Run the author's backward on a context, to be transposed."""
         given = self._filled(cotangents)
-        with leniency({}, name=definition.name):
-            return self.backward(rule, context, given)
+        with leniency({}, name=self.definition.name):
+            return self.backward(self.definition.transposable, context, given)
 
     def _filled(self, cotangents: Sequence[Any]) -> list[Any]:
         """The cotangents as the author wants them: zeros where undefined, and in their dtypes."""

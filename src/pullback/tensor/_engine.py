@@ -28,14 +28,13 @@ from pullback.internal.torch import (
     is_view,
     unwrap_if_dead,
 )
-from pullback.tensor._application import Application
+from pullback.tensor._application import Application, Nested
 from pullback.tensor._autocast import cast_inputs, forward_state, scope
 from pullback.tensor._batching import batch_by_rule, batched, batching, share_batch
 from pullback.tensor._call import Call, differentiable, zeros
 from pullback.tensor._definition import Definition
 from pullback.tensor._forward_mode import push
 from pullback.tensor._levels import alive, is_differentiated
-from pullback.tensor._on_node import Nested
 from pullback.tensor._plain import make_plain
 from pullback.tensor._second_order import differentiable_gradient
 from pullback.tensor._structure import flatten, is_data

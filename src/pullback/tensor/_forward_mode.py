@@ -32,7 +32,6 @@ from pullback.internal.torch import set_forward_mode
 from pullback.tensor._application import Application
 from pullback.tensor._autocast import scope
 from pullback.tensor._batching import batched
-from pullback.tensor._born import Born
 from pullback.tensor._call import Call, Meta, zeros
 from pullback.tensor._compare import inner, size_of
 from pullback.tensor._context import Context
@@ -56,6 +55,7 @@ from pullback.tensor._second_order import (
 )
 from pullback.tensor._structure import children, match, unflatten
 from pullback.tensor._watch import Outside, Watch, refusal
+from pullback.tensor._written import Born
 
 __all__ = ["push"]
 
@@ -261,7 +261,7 @@ def _transpose(call: Call, context: Context, tangents: Tangents, watch: Watch) -
             every[i] = cotangent
         watch.give_cotangents(cotangents)
         with watch:
-            gradients = call.pull_on(context, every, transposing=True)
+            gradients = call.pull_on(context, every)
         found = [watch.whole(g) if g is not None else (g, None) for g in gradients]
         for _, why in (found[i] for i in live):
             if why is not None:

@@ -33,7 +33,6 @@ from pullback.tensor import _random
 from pullback.tensor._application import Application
 from pullback.tensor._autocast import scope
 from pullback.tensor._batching import gradients_by_item
-from pullback.tensor._born import Born
 from pullback.tensor._call import Call, differentiable
 from pullback.tensor._compare import agree, equals_one_of
 from pullback.tensor._context import Context
@@ -42,10 +41,10 @@ from pullback.tensor._functions import Retaining
 from pullback.tensor._leniency import complete_inner, leniency
 from pullback.tensor._levels import apart, is_freed
 from pullback.tensor._places import refuse_values
-from pullback.tensor._refusals import Refusals
-from pullback.tensor._refused import refused
+from pullback.tensor._refused import Refusals, refused
 from pullback.tensor._structure import flatten, replaced, unflatten
 from pullback.tensor._watch import MEND, Outside, Watch, refusal
+from pullback.tensor._written import Born
 
 __all__ = [
     "confirm_forward",

@@ -42,6 +42,7 @@ from pullback.internal.torch import (
 )
 from pullback.tensor._functions import (
     BITS,
+    CUTS,
     DECIDING,
     DESCRIBING,
     DETACHING,
@@ -51,7 +52,14 @@ from pullback.tensor._functions import (
     REQUIRING,
     RESHAPING,
     Done,
+    ends_in_place,
     facts,
+    is_of_torch,
+    is_unknown,
+    name_of,
+    pieces,
+    tensors_in,
+    with_argument,
 )
 from pullback.tensor._levels import (
     alive,
@@ -66,16 +74,7 @@ from pullback.tensor._levels import (
     tracking_levels,
 )
 from pullback.tensor._linear import Linearity
-from pullback.tensor._operations import (
-    ends_in_place,
-    is_of_torch,
-    is_unknown,
-    name_of,
-    tensors_in,
-    with_argument,
-)
 from pullback.tensor._origins import Origins
-from pullback.tensor._pieces import CUTS, pieces
 from pullback.tensor._structure import replaced
 
 __all__ = ["MEND", "Outside", "Watch", "refusal", "watching"]
