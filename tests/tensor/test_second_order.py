@@ -289,6 +289,19 @@ def test_rules_run_as_often_as_in_torch(way, ask):
     assert [next(count) for count in calls.values()] == [next(n) for n in wanted.values()]
 
 
+@both
+@pytest.mark.parametrize("kind", ["constant", "parameter"])
+def test_a_tensor_outside_costs_one_run_of_each_rule_more(way, kind):
+    slope = torch.tensor(0.3, dtype=torch.float64, requires_grad=kind == "parameter")
+    made, calls = counted()
+    pull = made.backward
+    made.backward = staticmethod(lambda ctx, g: slope * pull(ctx, g))
+    x = X.clone().requires_grad_()
+    (y,) = torch.autograd.grad(way(made).apply(x).sum(), x, create_graph=True)
+    close(torch.autograd.grad(y.sum(), x)[0], 6 * X * 0.3)
+    assert [next(count) for count in calls.values()] == [2, 2]
+
+
 # A stop-gradient that the author wrote in backward.
 
 

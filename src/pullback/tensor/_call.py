@@ -22,6 +22,7 @@ from pullback.tensor._autocast import State, scope
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
 from pullback.tensor._leniency import leniency
+from pullback.tensor._levels import is_differentiable
 from pullback.tensor._places import Place, Places, are_plain, fill, refuse_layouts, views_of
 from pullback.tensor._refusals import record, refuse_another, refuse_mutation, refuse_written
 from pullback.tensor._structure import (
@@ -35,7 +36,7 @@ from pullback.tensor._structure import (
     unflatten,
 )
 
-__all__ = ["Call", "Kept", "Meta", "differentiable", "zeros"]
+__all__ = ["Call", "Kept", "Meta", "zeros"]
 
 # The shape, dtype and device of an output or input, as its Function sees it.
 Meta = tuple[torch.Size, torch.dtype, torch.device]
@@ -178,13 +179,13 @@ class Call:
     def read(self, output: Any, marked: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Record the structure of the output, and which of its tensors have no derivative."""
         if type(output) is torch.Tensor and not marked:
-            self.non_differentiable = () if differentiable(output.dtype) else (0,)
+            self.non_differentiable = () if is_differentiable(output) else (0,)
             return [output]
         self.single = not isinstance(output, tuple) or hasattr(output, "_fields")
         self.result, outputs = flatten((output,) if self.single else output)
         self.count, ids = len(outputs), set(map(id, marked))
         self.non_differentiable = [
-            i for i, t in enumerate(outputs) if not differentiable(t.dtype) or id(t) in ids
+            i for i, t in enumerate(outputs) if not is_differentiable(t) or id(t) in ids
         ]
         return outputs
 
@@ -199,7 +200,7 @@ class Call:
         self, places: Places, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
     ) -> bool:
         """Whether these are inputs, outputs with a derivative, and masks."""
-        constant = [i for i in self.non_differentiable if differentiable(outputs[i].dtype)]
+        constant = [i for i in self.non_differentiable if is_differentiable(outputs[i])]
         marked = any(len(tensors) + i in places.used for i in constant)
         return not marked and all(map(is_mask, places.residuals))
 
@@ -371,12 +372,8 @@ def _meta(tensor: torch.Tensor) -> Meta:
     return tensor.shape, tensor.dtype, tensor.device
 
 
-def differentiable(dtype: torch.dtype) -> bool:
-    """Whether a tensor of a dtype can have a derivative."""
-    return dtype.is_floating_point or dtype.is_complex
-
-
 def zeros(meta: Meta) -> torch.Tensor | None:
     """Zeros of a shape, dtype and device; ``None`` where a derivative cannot be."""
     shape, dtype, device = meta
-    return torch.zeros(shape, dtype=dtype, device=device) if differentiable(dtype) else None
+    differentiable = dtype.is_floating_point or dtype.is_complex
+    return torch.zeros(shape, dtype=dtype, device=device) if differentiable else None

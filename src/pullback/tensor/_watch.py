@@ -123,7 +123,8 @@ class Watch(FunctionMode):
         outside: or is a constant.
         made: the storages that have come into being meanwhile, where values cannot show what such
             a constant hides.
-        cuts_unknown: or is cut, unless it is written to. It may be what forward has computed.
+        cuts_unknown: which of them are cut instead, unless they are written to, and leave it to
+            the result whether it matters: each may be what forward has computed.
         detaches: whether backward cuts what it detaches. It does not where torch runs it without
             gradients anyway: in forward mode, and where it is declared once_differentiable.
 
@@ -135,13 +136,14 @@ class Watch(FunctionMode):
         left: how a value has left torch; in forward, when that has ended, `left_in_forward`.
         outputs_left: what forward has computed of its output has left torch.
         outside: tensors that were read, existed before and are no argument.
+        unknown: a tensor was cut that the rules were not given.
         doubtful: backward used what forward computed of an output, or by another Function.
         paused: what runs now is not watched.
         answers: what tensors, by id, are to answer when they are asked whether they require a
             gradient, which below a transform they do not.
     """
 
-    in_forward = paused = doubtful = outputs_left = False
+    in_forward = paused = unknown = doubtful = outputs_left = False
     left: str | None = None
     left_in_forward: str | None = None
     _level = 0  # of the transforms around the rules
@@ -158,7 +160,7 @@ class Watch(FunctionMode):
         outside: bool = False,
         made: set[int] | None = None,
         detaches: bool = True,
-        cuts_unknown: bool = False,
+        cuts_unknown: Callable[[torch.Tensor], bool] | None = None,
     ) -> None:
         self._stopped: set[int] = set()  # what is computed of values whose gradient it stopped
         self.answers: dict[int, bool] = {}
@@ -539,7 +541,9 @@ class Watch(FunctionMode):
     def _meet(self, tensor: torch.Tensor, *, written: bool) -> None:
         """Take a tensor that rules which run once were not given, and that they may write to."""
         differentiable, made = is_differentiable(tensor), self._made_meanwhile(tensor)
-        if self._cuts_unknown and not made and not written and tensor.dtype is not torch.bool:
+        cuts = None if made or written else self._cuts_unknown
+        if cuts is not None and cuts(tensor):
+            self.unknown = True
             self._cuts[id(tensor)] = _COMPUTED
         elif differentiable and not self._outside and not made:
             raise Outside
