@@ -24,10 +24,10 @@ from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
 from pullback.tensor._leniency import leniency
 from pullback.tensor._levels import are_batched
+from pullback.tensor._memory import Mutations
 from pullback.tensor._refusals import refuse_altered
 from pullback.tensor._structure import Template, flatten, of_tensors, unflatten
 from pullback.tensor._watch import watching
-from pullback.tensor._written import Written
 
 __all__ = [
     "Application",
@@ -140,7 +140,7 @@ class Application:
         if not self.call.looped:
             yield
             return
-        watch, written = watching(), Written(keeps_made=True)
+        watch, written = watching(), Mutations(keeps_made=True)
         try:
             unwatched = nullcontext() if watch is None else watch.pause()
             with unwatched, torch.no_grad(), _random.replaying(self.call.generators), written:

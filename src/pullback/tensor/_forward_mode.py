@@ -45,6 +45,7 @@ from pullback.tensor._levels import (
     primal,
     vjp,
 )
+from pullback.tensor._memory import Allocations
 from pullback.tensor._refused import refused
 from pullback.tensor._second_order import (
     confirm_forward,
@@ -55,7 +56,6 @@ from pullback.tensor._second_order import (
 )
 from pullback.tensor._structure import children, match, unflatten
 from pullback.tensor._watch import Outside, Watch, refusal
-from pullback.tensor._written import Born
 
 __all__ = ["push"]
 
@@ -109,8 +109,8 @@ def _push_once(application: Application, tangents: Tangents) -> list[torch.Tenso
             with named(f"{_PURPOSE} of {name} cannot be derived", _MEND):
                 stack.enter_context(application.forward_before())
             valued = all(t is None or concrete(t) is not None for t in given)
-            born = None if valued else stack.enter_context(Born())
-            made = None if born is None else born.storages
+            allocated = None if valued else stack.enter_context(Allocations())
+            made = None if allocated is None else allocated.storages
             watch = Watch(given, outside=True, made=made, detaches=False)
             return _compute(application, application.context(tangents), tangents, watch)
     except Raised:  # what was kept beside the saved tensors may belong to a level that has ended

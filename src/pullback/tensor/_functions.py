@@ -28,8 +28,8 @@ __all__ = [
     "REQUIRES_GRAD",
     "REQUIRING",
     "RESHAPING",
-    "Done",
     "Facts",
+    "FunctionCall",
     "Retaining",
     "ends_in_place",
     "facts",
@@ -249,7 +249,7 @@ def facts(func: Any) -> Facts:
     return Facts(name, changes, constant, isinstance(func, (OpOverload, OpOverloadPacket)))
 
 
-class Done:
+class FunctionCall:
     """One call of a function of torch."""
 
     def __init__(

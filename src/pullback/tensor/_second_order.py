@@ -40,11 +40,11 @@ from pullback.tensor._errors import Raised, named
 from pullback.tensor._functions import Retaining
 from pullback.tensor._leniency import complete_inner, leniency
 from pullback.tensor._levels import apart, is_differentiable, is_freed
+from pullback.tensor._memory import Allocations
 from pullback.tensor._places import refuse_values
 from pullback.tensor._refused import Refusals, refused
 from pullback.tensor._structure import flatten, is_mask, replaced, unflatten
 from pullback.tensor._watch import MEND, Outside, Watch, refusal
-from pullback.tensor._written import Born
 
 __all__ = [
     "confirm_forward",
@@ -238,9 +238,9 @@ def running_again(
         with (
             leniency({}, name=call.definition.name),
             _random.replaying(generators),
-            Born() as born,
+            Allocations() as allocated,
         ):
-            watch = Watch(given, born=born.storages, detaches=detaches)
+            watch = Watch(given, allocated=allocated.storages, detaches=detaches)
             try:
                 yield watch
             finally:

@@ -51,7 +51,7 @@ from pullback.tensor._functions import (
     REQUIRES_GRAD,
     REQUIRING,
     RESHAPING,
-    Done,
+    FunctionCall,
     ends_in_place,
     facts,
     is_of_torch,
@@ -116,10 +116,10 @@ class Watch(FunctionMode):
 
     Arguments:
         given: the tensors that the rules are given: inputs, saved tensors, cotangents.
-        born: where rules run a second time, the storages that have come into being meanwhile. They
-            tell a tensor that was made unseen from one that existed before. The latter is copied
-            when it is first met, so that a second run writes to nothing that exists. Elsewhere such
-            a tensor ends the run.
+        allocated: where rules run a second time, the storages that have come into being meanwhile.
+            They tell a tensor that was made unseen from one that existed before. The latter is
+            copied when it is first met, so that a second run writes to nothing that exists.
+            Elsewhere such a tensor ends the run.
         outside: or is a constant.
         made: the storages that have come into being meanwhile, where values cannot show what such
             a constant hides.
@@ -156,7 +156,7 @@ class Watch(FunctionMode):
         self,
         given: Iterable[torch.Tensor | None],
         *,
-        born: set[int] | None = None,
+        allocated: set[int] | None = None,
         outside: bool = False,
         made: set[int] | None = None,
         detaches: bool = True,
@@ -164,10 +164,10 @@ class Watch(FunctionMode):
     ) -> None:
         self._stopped: set[int] = set()  # what is computed of values whose gradient it stopped
         self.answers: dict[int, bool] = {}
-        if born is not None:
+        if allocated is not None:
             self._origins = Origins()
         self.outside: list[torch.Tensor] = []
-        self._born = born
+        self._allocated = allocated
         self._outside, self._made = outside, made
         self._detaches, self._cuts_unknown = detaches, cuts_unknown
         # By id, kept so that the ids stay theirs.
@@ -191,7 +191,7 @@ class Watch(FunctionMode):
         self._in_reverse = torch.is_grad_enabled()
         # Nothing is at work but autograd, on rules that run once.
         alone = self._in_reverse and not self._forward_mode
-        self._plainly = born is None and alone and not are_functorch_transforms_active()
+        self._plainly = allocated is None and alone and not are_functorch_transforms_active()
         self._start = next_sequence_number()
         self.give(given)
 
@@ -278,7 +278,9 @@ class Watch(FunctionMode):
                 self._known[id(result)] = result
                 self._dependent.add(id(result))
             else:
-                self._follow(facts(func).name, Done(func, args, {}, tensors_in(*args), result))
+                self._follow(
+                    facts(func).name, FunctionCall(func, args, {}, tensors_in(*args), result)
+                )
             return result
         return self._call(func, args, kwargs or {})
 
@@ -317,7 +319,7 @@ class Watch(FunctionMode):
         over = target is not None and name in OVERWRITING  # whose value nobody has saved for that
         self._read.update(id(tensor) for tensor in given[over:])
         result = pieces(func, args, kwargs) if func in CUTS else func(*args, **kwargs)
-        self._follow(name, Done(func, args, kwargs, given, result))
+        self._follow(name, FunctionCall(func, args, kwargs, given, result))
         if target is not None and leaves and given[0] is not target is leaves[0]:
             self._write_copy(name, target)
         return iter(result) if func is _tensor.__iter__ else result
@@ -402,7 +404,7 @@ class Watch(FunctionMode):
             self._unwritten += [target] if itself else []
         result = result.to(target.dtype)
         self._instead[id(target)] = result
-        self._follow(name, Done(func, args, kwargs, given, result))
+        self._follow(name, FunctionCall(func, args, kwargs, given, result))
         leaf = next(leaf for leaf, now in leaves if now is target)
         self._supersede(leaf, target)
         return leaf
@@ -516,10 +518,10 @@ class Watch(FunctionMode):
             return other
         if self._is_made_of_known(tensor, private=leaf and tensor.requires_grad):
             return tensor
-        if self._born is None:
+        if self._allocated is None:
             self._meet(tensor, written=written)
             return tensor
-        if memory_of(tensor) in self._born:
+        if memory_of(tensor) in self._allocated:
             self._keep_met(tensor)
             if differentiable and not self._tracks(tensor):
                 self._cuts[number] = _UNSEEN
@@ -687,7 +689,7 @@ class Watch(FunctionMode):
             why = "forward applies a Function that its outputs do not depend on"
             self._cuts[id(tensor)] = why
 
-    def _follow(self, name: str, done: Done) -> None:
+    def _follow(self, name: str, done: FunctionCall) -> None:
         """Follow what was given to a function to what it has made or written."""
         _, _, constant, custom = facts(done.func)
         read = () if constant else done.read(name)
@@ -754,7 +756,7 @@ class Watch(FunctionMode):
             return f"{name} has no derivative that autograd knows"
         return None
 
-    def _lost_tangent(self, name: str, done: Done) -> str | None:
+    def _lost_tangent(self, name: str, done: FunctionCall) -> str | None:
         """The same in forward mode, where torch does not tell which levels a tensor has."""
         made = tensors_in(done.result)
         known = name.endswith("__get__") or is_of_torch(done.func)

@@ -2,14 +2,14 @@
 
 - A kernel that torch does not look into returns a tensor that no function of torch made. It looks
   like a constant that existed before, but its memory was taken meanwhile, and torch was asked for
-  it (`Born`).
+  it (`Allocations`).
 - torch writes a batched value into no tensor that all items of a batch share. One that a rule has
   just made, ``torch.zeros(n)`` to add gradients to, is of one item though, as all is that the rule
   computes of one. Which these are shows when the rule runs: what it makes and only reads, such as a
-  mask that it keeps for other calls, stays as it is (`Fresh`).
+  mask that it keeps for other calls, stays as it is (`Factories`).
 - Rules run once more than they are called where forward runs right before the backward of an item,
   and where another way to batch them is left. A counter or a running mean would be moved each time.
-  What they write to tensors that existed before is put back (`Written`).
+  What they write to tensors that existed before is put back (`Mutations`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,13 +30,13 @@ from pullback.internal.torch import (
     schema_of,
     storage_of,
 )
-from pullback.tensor._functions import REQUIRING, Done, facts, tensors_in
+from pullback.tensor._functions import REQUIRING, FunctionCall, facts, tensors_in
 from pullback.tensor._levels import is_differentiable, memory_of
 
-__all__ = ["Born", "Fresh", "Written"]
+__all__ = ["Allocations", "Factories", "Mutations"]
 
 
-class Born(TorchDispatchMode):
+class Allocations(TorchDispatchMode):
     """Collects the storages that torch makes while it is active.
 
     Attributes:
@@ -58,7 +58,7 @@ class Born(TorchDispatchMode):
         return result
 
 
-class Fresh(FunctionMode):
+class Factories(FunctionMode):
     """Gives some of what is made anew, while it is active, the batch dimensions of some tensors.
 
     Arguments:
@@ -119,7 +119,7 @@ def _makes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 _RUNNING = {"batch_norm", "instance_norm"}
 
 
-class Written(FunctionMode):
+class Mutations(FunctionMode):
     """Copies what is written to before it is.
 
     Arguments:
@@ -149,7 +149,9 @@ class Written(FunctionMode):
     def _keep(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given = tensors_in(*args, *kwargs.values())
         written = (
-            given[1:] if name in _RUNNING else Done(func, args, kwargs, given, None).written(name)
+            given[1:]
+            if name in _RUNNING
+            else FunctionCall(func, args, kwargs, given, None).written(name)
         )
         with disable_torch_function():
             for tensor in written:
