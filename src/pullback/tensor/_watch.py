@@ -136,14 +136,14 @@ class Watch(FunctionMode):
         left: how a value has left torch; in forward, when that has ended, `left_in_forward`.
         outputs_left: what forward has computed of its output has left torch.
         outside: tensors that were read, existed before and are no argument.
-        unknown: a tensor was cut that the rules were not given.
+        unknown: the memories of tensors that were cut since the rules were not given them.
         doubtful: backward used what forward computed of an output, or by another Function.
         paused: what runs now is not watched.
         answers: what tensors, by id, are to answer when they are asked whether they require a
             gradient, which below a transform they do not.
     """
 
-    in_forward = paused = unknown = doubtful = outputs_left = False
+    in_forward = paused = doubtful = outputs_left = False
     left: str | None = None
     left_in_forward: str | None = None
     _level = 0  # of the transforms around the rules
@@ -167,6 +167,7 @@ class Watch(FunctionMode):
         if allocated is not None:
             self._origins = Origins()
         self.outside: list[torch.Tensor] = []
+        self.unknown: set[int] = set()
         self._allocated = allocated
         self._outside, self._made = outside, made
         self._detaches, self._cuts_unknown = detaches, cuts_unknown
@@ -508,6 +509,8 @@ class Watch(FunctionMode):
         tensor = self.current(tensor)
         number = id(tensor)
         if number in self._known:
+            if written and self.unknown and memory_of(tensor) in self.unknown:
+                raise Outside  # before it is written to where that has a history
             return tensor
         self._known[number] = tensor
         differentiable = is_differentiable(tensor)
@@ -545,7 +548,7 @@ class Watch(FunctionMode):
         differentiable, made = is_differentiable(tensor), self._made_meanwhile(tensor)
         cuts = None if made or written else self._cuts_unknown
         if cuts is not None and cuts(tensor):
-            self.unknown = True
+            self.unknown.add(memory_of(tensor))
             self._cuts[id(tensor)] = _COMPUTED
         elif differentiable and not self._outside and not made:
             raise Outside
