@@ -289,6 +289,44 @@ def test_rules_run_as_often_as_in_torch(way, ask):
     assert [next(count) for count in calls.values()] == [next(n) for n in wanted.values()]
 
 
+@both
+@pytest.mark.parametrize("kind", ["constant", "parameter"])
+def test_a_tensor_outside_costs_one_run_of_each_rule_more(way, kind):
+    slope = torch.tensor(0.3, dtype=torch.float64, requires_grad=kind == "parameter")
+    made, calls = counted()
+    pull = made.backward
+    made.backward = staticmethod(lambda ctx, g: slope * pull(ctx, g))
+    x = X.clone().requires_grad_()
+    (y,) = torch.autograd.grad(way(made).apply(x).sum(), x, create_graph=True)
+    close(torch.autograd.grad(y.sum(), x)[0], 6 * X * 0.3)
+    assert [next(count) for count in calls.values()] == [2, 2]
+
+
+@both
+@pytest.mark.parametrize("kept", ["input", "square"])
+def test_a_statistic_that_backward_reads_and_then_writes_gets_no_history(way, kept):
+    statistic = torch.ones((), dtype=torch.float64)
+
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x if kept == "input" else x**2)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, g):
+            statistic.copy_(0.5 * statistic + 0.5 * g.mean())
+            (saved,) = ctx.saved_tensors
+            return 3 * (saved**2 if kept == "input" else saved) * g
+
+    x = X.clone().requires_grad_()
+    loss = (way(Cube).apply(x) ** 2).sum()  # x^6, so that the cotangent 2 x^3 has a history
+    (y,) = torch.autograd.grad(loss, x, create_graph=True)
+    close(statistic, 0.5 + (X**3).mean())
+    assert not statistic.requires_grad
+    close(torch.autograd.grad(y.sum(), x)[0], 30 * X**4)
+
+
 # A stop-gradient that the author wrote in backward.
 
 

@@ -1,20 +1,110 @@
-"""`Application`: one application of a Function, with the tensors it has where it is derived."""
+"""`Application`: one application of a Function, with the tensors it has where it is derived.
 
-from collections.abc import Iterator, Sequence
+Outside of transforms its context is torch's own node. The derivative of a gradient runs forward
+again, so it needs every input. What the author saved is saved; the other inputs are kept aside
+with their version, by a strong or a weak reference as the Function declares (``keep_inputs``).
+First order never looks at them: it costs no memory that the author did not ask for where the
+reference is weak, and an input that is changed in place afterwards is no error until a second
+derivative is asked for.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch.utils.weak import TensorWeakRef
 
+from pullback.errors import PullbackError, UnsupportedError
+from pullback.internal.torch import graph_is_kept, version_of
 from pullback.tensor import _random
-from pullback.tensor._call import Call
+from pullback.tensor._call import Call, Kept
 from pullback.tensor._context import Context
-from pullback.tensor._items import refuse_altered
-from pullback.tensor._structure import unflatten
+from pullback.tensor._definition import Definition
+from pullback.tensor._leniency import leniency
+from pullback.tensor._levels import are_batched
+from pullback.tensor._memory import Mutations
+from pullback.tensor._refusals import refuse_altered
+from pullback.tensor._structure import Template, flatten, of_tensors, unflatten
 from pullback.tensor._watch import watching
-from pullback.tensor._written import Written
 
-__all__ = ["Application"]
+__all__ = [
+    "Application",
+    "Nested",
+    "OnNode",
+    "aside",
+    "forget",
+    "reclaim",
+    "run",
+    "run_in_batch",
+    "running_on",
+]
+
+
+def aside(
+    definition: Definition,
+    tensors: Sequence[torch.Tensor],
+    saved: Sequence[Any] | None,
+    *,
+    refused: bool = False,
+    weak: bool = False,
+) -> Kept:
+    """Where each input is among the saved tensors; the others are kept aside.
+
+    Where a second derivative is ``refused`` anyway, a later change is no error.
+    """
+    known = saved or ()
+    kept: Kept = []
+    for tensor in tensors:
+        for place, other in enumerate(known):
+            if other is tensor:
+                kept.append(place)
+                break
+        else:
+            version = -1 if refused else version_of(tensor)
+            strong = not weak and definition.keep_inputs
+            kept.append((tensor if strong else TensorWeakRef(tensor), version))
+    return kept
+
+
+def forget(kept: Kept) -> None:
+    """Let inputs go that were kept aside, as backward lets saved tensors go."""
+    for place, entry in enumerate(kept):
+        if isinstance(entry, tuple) and isinstance(entry[0], torch.Tensor):
+            kept[place] = (TensorWeakRef(entry[0]), entry[1])
+
+
+def reclaim(definition: Definition, kept: Kept, saved: Sequence[Any]) -> dict[int, torch.Tensor]:
+    """All inputs, by their place.
+
+    Raises:
+        UnsupportedError: one of them is gone, or was changed.
+    """
+    found = {}
+    for place, entry in enumerate(kept):
+        if isinstance(entry, int):
+            found[place] = saved[entry]
+            continue
+        reference, version = entry
+        tensor = reference if isinstance(reference, torch.Tensor) else reference()
+        if tensor is None:
+            raise UnsupportedError(
+                f"A gradient of {definition.name} that can be differentiated again "
+                "(create_graph=True) needs all inputs, and one that it did not save is gone.",
+                given=f"input tensor {place}",
+                mend="Keep a reference to the input, or declare keep_inputs = True: "
+                "complete(F, keep_inputs=True).",
+            )
+        if version >= 0 and version_of(tensor) != version:
+            raise UnsupportedError(
+                f"A gradient of {definition.name} that can be differentiated again "
+                "(create_graph=True) needs all inputs, and one was changed in place since.",
+                given=f"input tensor {place}",
+                mend="Change a copy, or compute the gradient before.",
+            )
+        found[place] = tensor
+    return found
 
 
 class Application:
@@ -50,7 +140,7 @@ class Application:
         if not self.call.looped:
             yield
             return
-        watch, written = watching(), Written(keeps_made=True)
+        watch, written = watching(), Mutations(keeps_made=True)
         try:
             unwatched = nullcontext() if watch is None else watch.pause()
             with unwatched, torch.no_grad(), _random.replaying(self.call.generators), written:
@@ -107,3 +197,164 @@ class Application:
         return self.call.context(
             self.kept, needs, forward_mode=self.call.definition.jvp is not None
         )
+
+
+class _Thread(threading.local):
+    running: "tuple[OnNode, ...]" = ()
+
+
+_thread = _Thread()
+
+
+def running_on(node: Any) -> "OnNode | None":
+    """The application on a node whose rules this thread runs to differentiate them again."""
+    running = _thread.running
+    if running:  # as it seldom is, and each backward asks
+        for application in reversed(running):
+            if application.node is node:
+                return application
+    return None
+
+
+class Nested:
+    """Stands behind the tensors of a nested output, to give them their structure back."""
+
+    __slots__ = ("single", "template")
+
+    def __init__(self, template: Template, *, single: bool) -> None:
+        self.template = template
+        self.single = single
+
+    def restore(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """The output as forward returned it."""
+        entries = unflatten(self.template, tensors)
+        return entries[0] if self.single else entries
+
+
+def run_in_batch(
+    definition: Definition,
+    ctx: Any,
+    cotangents: Sequence[Any],
+    run: Callable[[Definition, Any, Sequence[Any]], Any],
+) -> Any:
+    """Run a backward on cotangents that may be a batch of `is_grads_batched`."""
+    if not are_batched(cotangents):
+        return run(definition, ctx, cotangents)
+    try:
+        with leniency({}, name=definition.name):
+            return run(definition, ctx, cotangents)
+    except RuntimeError as error:
+        if isinstance(error, PullbackError):
+            raise
+        raise UnsupportedError(
+            f"The backward of {definition.name} cannot be batched by is_grads_batched: "
+            f"{str(error).splitlines()[0]}",
+            mend="Use torch.func.vmap, or take one gradient at a time.",
+        ) from error
+
+
+def run(definition: Definition, ctx: Any, cotangents: Sequence[Any]) -> Any:
+    """Run the author's backward on torch's context."""
+    call, given = ctx.__pullback__, cotangents
+    if call.nested:
+        given = unflatten(call.result, cotangents[:-1], None)
+    watched = running_on(ctx) is not None
+    return call.run_backward(definition.backward, ctx, cotangents, given, watched=watched)
+
+
+class OnNode(Application):
+    """An application whose context is torch's own node, which other threads may be running, too.
+
+    Arguments:
+        call: the application.
+        ctx: the node.
+        cotangents: as torch gives them to it.
+        read: the saved tensors.
+    """
+
+    def __init__(
+        self, call: Call, ctx: Any, cotangents: Sequence[Any], read: Sequence[torch.Tensor | None]
+    ) -> None:
+        self.node, self.call, self.read = ctx, call, tuple(read)
+        last = cotangents[:-1] if call.nested else cotangents
+        mixed = not call.nested and len(call.result[0]) == len(last)
+        every = range(len(last))
+        self._places = of_tensors(call.result, every) if mixed else every  # of the output tensors
+        self._cotangents = cotangents
+        self.given = [last[i] for i in self._places]
+
+    def __enter__(self) -> None:
+        """Let rules that run on the node in this thread read what was read here."""
+        _thread.running = (*_thread.running, self)
+
+    def __exit__(self, *_: object) -> None:
+        _thread.running = _thread.running[:-1]
+
+    def pull(self, cotangents: Sequence[Any]) -> list[torch.Tensor | None]:
+        """Run the author's backward on what forward kept."""
+        every = list(self._cotangents)
+        for i, cotangent in zip(self._places, cotangents, strict=True):
+            every[i] = cotangent
+        return self.call.matched(run(self.call.definition, self.node, every))
+
+    def at(self, saved: Sequence[torch.Tensor | None]) -> Application:
+        """The same: a node is of one level."""
+        return self
+
+    def answers(self) -> dict[int, bool]:
+        """Nothing: tensors answer themselves."""
+        return {}
+
+    def saved(self) -> list[torch.Tensor]:
+        """The tensors that were saved, the inputs that were kept aside, the outputs still there."""
+        found = list(self.read)
+        found += [_behind(entry[0]) for entry in self.call.kept if isinstance(entry, tuple)]
+        found += [reference() for reference, _ in self.call.returned]
+        return [tensor for tensor in found if tensor is not None]
+
+    def known(self) -> list[torch.Tensor]:
+        """The inputs and outputs, as far as they are there: all whose history is known."""
+        kept = [self.read[k] if isinstance(k, int) else _behind(k[0]) for k in self.call.kept]
+        found = [*kept, *filter(self._gave, self.saved())]
+        return [tensor for tensor in found if tensor is not None]
+
+    def inputs(self) -> list[torch.Tensor]:
+        """The inputs, with their history."""
+        found = reclaim(self.call.definition, self.call.kept, self.read)
+        return list(found.values())
+
+    def reaches_inputs(self) -> bool:
+        """Whether the tensors that are left have a history that leads to each input."""
+        if any(map(self._gave, self.saved())):
+            return True
+        kept = zip(self.call.kept, self.call.needs, strict=True)
+        held = (isinstance(k, int) or _behind(k[0]) is not None for k, need in kept if need)
+        return all(held)
+
+    def outputs(self) -> list[Any]:
+        """The outputs as they were returned, or those of one more application.
+
+        The node holds none that its author did not save. One without a derivative may be None.
+        """
+        there = [ref() for ref, version in self.call.returned if version_of(ref()) == version]
+        found = {t.output_nr: t for t in (*self.read, *there) if t is not None and self._gave(t)}
+        flowing = [i for i in range(self.call.count) if i not in self.call.non_differentiable]
+        if all(self._places[i] in found for i in flowing) and graph_is_kept():
+            return [found.get(place) for place in self._places]
+        with _random.replaying(self.call.generators):
+            output = self.call.enter(self.call, self.inputs())
+        if type(output) is tuple and output and type(output[-1]) is Nested:
+            return list(output[:-1])
+        return flatten(self.call.entries(output))[1]
+
+    def _gave(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is an output."""
+        return tensor.grad_fn is self.node
+
+    def attributes(self) -> dict[str, Any]:
+        """What the context has now, that its author has put there."""
+        return {name: v for name, v in self.node.__dict__.items() if name != "__pullback__"}
+
+
+def _behind(reference: Any) -> Any:
+    return reference if isinstance(reference, torch.Tensor) else reference()

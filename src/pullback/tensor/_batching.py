@@ -29,11 +29,10 @@ from pullback.tensor._call import Call
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
 from pullback.tensor._errors import Raised, named
-from pullback.tensor._fresh import Fresh
+from pullback.tensor._functions import tensors_in
 from pullback.tensor._levels import are_batched
-from pullback.tensor._operations import tensors_in
-from pullback.tensor._structure import flatten, unflatten
-from pullback.tensor._written import Written
+from pullback.tensor._memory import Factories, Mutations
+from pullback.tensor._structure import HOLE, flatten, unflatten
 
 __all__ = ["batch_by_rule", "batched", "batching", "gradients_by_item", "share_batch"]
 
@@ -83,7 +82,7 @@ def _flat_dims(dims: Any, template: Any, count: int) -> list[int | None]:
     holes, _ = template
     known = all(leaf is None or isinstance(leaf, int) for leaf in leaves)
     if known and len(leaves) == len(holes):
-        return [d for d, hole in zip(leaves, holes, strict=True) if repr(hole) == "<tensor>"]
+        return [d for d, hole in zip(leaves, holes, strict=True) if hole is HOLE]
     if known and len(leaves) == 1 and not isinstance(dims, (tuple, list)):
         return leaves * count
     raise DefinitionError(
@@ -117,7 +116,7 @@ def batched(run: Callable[..., Any], call: Call) -> Callable[..., Any]:
             return run(*arguments)
         tensors, places = tensors_in(*arguments), set[int]()
         while len(places) <= _WRITTEN:
-            fresh = Fresh(tensors, places)
+            fresh = Factories(tensors, places)
             with _attempt(call), fresh:
                 return run(*arguments)
             if fresh.refused <= places:
@@ -125,7 +124,7 @@ def batched(run: Callable[..., Any], call: Call) -> Callable[..., Any]:
             places |= fresh.refused
         with named(f"Batching of {definition.name} cannot be derived", _MEND):
             if definition.batching == "derived":
-                with Fresh(tensors, places):
+                with Factories(tensors, places):
                     return run(*arguments)
             call.looped = True
             return looped(*arguments)
@@ -137,7 +136,7 @@ def batched(run: Callable[..., Any], call: Call) -> Callable[..., Any]:
 def _attempt(call: Call) -> Iterator[None]:
     """Go on where rules raise: another way to batch them is left."""
     before, call.tentative = call.tentative, True
-    written = Written(keeps_made=False)
+    written = Mutations(keeps_made=False)
     try:
         with written:
             yield

@@ -21,26 +21,27 @@ from pullback.tensor import _random
 from pullback.tensor._autocast import State, scope
 from pullback.tensor._context import Context
 from pullback.tensor._definition import Definition
-from pullback.tensor._items import record, refuse_another
-from pullback.tensor._kept import Kept
 from pullback.tensor._leniency import leniency
-from pullback.tensor._mutation import refuse_mutation, refuse_written
+from pullback.tensor._levels import is_differentiable
 from pullback.tensor._places import Place, Places, are_plain, fill, refuse_layouts, views_of
+from pullback.tensor._refusals import record, refuse_another, refuse_mutation, refuse_written
 from pullback.tensor._structure import (
+    HOLE,
     ONE,
     Template,
     children,
     flatten,
-    is_hole,
     is_mask,
     match,
     unflatten,
 )
 
-__all__ = ["Call", "Meta", "differentiable", "zeros"]
+__all__ = ["Call", "Kept", "Meta", "zeros"]
 
 # The shape, dtype and device of an output or input, as its Function sees it.
 Meta = tuple[torch.Size, torch.dtype, torch.device]
+# For each input its place among the saved tensors, or a reference and the tensor's version then.
+Kept = list[int | tuple[Any, int]]
 
 
 class Call:
@@ -178,13 +179,13 @@ class Call:
     def read(self, output: Any, marked: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Record the structure of the output, and which of its tensors have no derivative."""
         if type(output) is torch.Tensor and not marked:
-            self.non_differentiable = () if differentiable(output.dtype) else (0,)
+            self.non_differentiable = () if is_differentiable(output) else (0,)
             return [output]
         self.single = not isinstance(output, tuple) or hasattr(output, "_fields")
         self.result, outputs = flatten((output,) if self.single else output)
         self.count, ids = len(outputs), set(map(id, marked))
         self.non_differentiable = [
-            i for i, t in enumerate(outputs) if not differentiable(t.dtype) or id(t) in ids
+            i for i, t in enumerate(outputs) if not is_differentiable(t) or id(t) in ids
         ]
         return outputs
 
@@ -199,14 +200,14 @@ class Call:
         self, places: Places, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
     ) -> bool:
         """Whether these are inputs, outputs with a derivative, and masks."""
-        constant = [i for i in self.non_differentiable if differentiable(outputs[i].dtype)]
+        constant = [i for i in self.non_differentiable if is_differentiable(outputs[i])]
         marked = any(len(tensors) + i in places.used for i in constant)
         return not marked and all(map(is_mask, places.residuals))
 
     @property
     def plain_arguments(self) -> list[Any]:
         """The arguments, and parts of such, that are no tensors."""
-        return [hole for hole in self.template[0] if not is_hole(hole)]
+        return [hole for hole in self.template[0] if hole is not HOLE]
 
     def entries(self, output: Any) -> tuple[Any, ...]:
         """What forward returned, as a tuple."""
@@ -280,15 +281,11 @@ class Call:
         asked = enumerate((*self.needs, *flowing))
         return {id(saved[i]): yes for i, yes in asked if i in saved}
 
-    def pull_on(
-        self, context: Context, cotangents: Sequence[Any], *, transposing: bool = False
-    ) -> list[torch.Tensor | None]:
-        """Run the author's backward on a context."""
-        definition = self.definition
-        rule = definition.transposable if transposing else definition.backward
+    def pull_on(self, context: Context, cotangents: Sequence[Any]) -> list[torch.Tensor | None]:
+        """Run the author's backward on a context, to be transposed."""
         given = self._filled(cotangents)
-        with leniency({}, name=definition.name):
-            return self.backward(rule, context, given)
+        with leniency({}, name=self.definition.name):
+            return self.backward(self.definition.transposable, context, given)
 
     def _filled(self, cotangents: Sequence[Any]) -> list[Any]:
         """The cotangents as the author wants them: zeros where undefined, and in their dtypes."""
@@ -375,12 +372,8 @@ def _meta(tensor: torch.Tensor) -> Meta:
     return tensor.shape, tensor.dtype, tensor.device
 
 
-def differentiable(dtype: torch.dtype) -> bool:
-    """Whether a tensor of a dtype can have a derivative."""
-    return dtype.is_floating_point or dtype.is_complex
-
-
 def zeros(meta: Meta) -> torch.Tensor | None:
     """Zeros of a shape, dtype and device; ``None`` where a derivative cannot be."""
     shape, dtype, device = meta
-    return torch.zeros(shape, dtype=dtype, device=device) if differentiable(dtype) else None
+    differentiable = dtype.is_floating_point or dtype.is_complex
+    return torch.zeros(shape, dtype=dtype, device=device) if differentiable else None

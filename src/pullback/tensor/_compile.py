@@ -35,8 +35,7 @@ from pullback.internal.torch import (
 )
 from pullback.tensor import _opaque
 from pullback.tensor._levels import is_differentiable
-from pullback.tensor._shown import example_of, last_shown, may_be_operator, show
-from pullback.tensor._site import find, keep
+from pullback.tensor._site import example_of, find, keep, last_shown, may_be_operator, show
 
 __all__ = ["Traceable", "follow", "prepare"]
 

@@ -28,14 +28,13 @@ from pullback.internal.torch import (
     is_view,
     unwrap_if_dead,
 )
-from pullback.tensor._application import Application
+from pullback.tensor._application import Application, Nested
 from pullback.tensor._autocast import cast_inputs, forward_state, scope
 from pullback.tensor._batching import batch_by_rule, batched, batching, share_batch
-from pullback.tensor._call import Call, differentiable, zeros
+from pullback.tensor._call import Call, zeros
 from pullback.tensor._definition import Definition
 from pullback.tensor._forward_mode import push
-from pullback.tensor._levels import alive, is_differentiated
-from pullback.tensor._on_node import Nested
+from pullback.tensor._levels import alive, is_differentiable, is_differentiated
 from pullback.tensor._plain import make_plain
 from pullback.tensor._second_order import differentiable_gradient
 from pullback.tensor._structure import flatten, is_data
@@ -237,7 +236,7 @@ def _refuse_view(name: str) -> UnsupportedError:
 
 
 def _constant(residual: torch.Tensor) -> torch.Tensor | None:
-    return torch.zeros_like(residual) if differentiable(residual.dtype) else None
+    return torch.zeros_like(residual) if is_differentiable(residual) else None
 
 
 def _unalias(result: torch.Tensor, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:

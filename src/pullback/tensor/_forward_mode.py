@@ -32,7 +32,6 @@ from pullback.internal.torch import set_forward_mode
 from pullback.tensor._application import Application
 from pullback.tensor._autocast import scope
 from pullback.tensor._batching import batched
-from pullback.tensor._born import Born
 from pullback.tensor._call import Call, Meta, zeros
 from pullback.tensor._compare import inner, size_of
 from pullback.tensor._context import Context
@@ -46,6 +45,7 @@ from pullback.tensor._levels import (
     primal,
     vjp,
 )
+from pullback.tensor._memory import Allocations
 from pullback.tensor._refused import refused
 from pullback.tensor._second_order import (
     confirm_forward,
@@ -109,8 +109,8 @@ def _push_once(application: Application, tangents: Tangents) -> list[torch.Tenso
             with named(f"{_PURPOSE} of {name} cannot be derived", _MEND):
                 stack.enter_context(application.forward_before())
             valued = all(t is None or concrete(t) is not None for t in given)
-            born = None if valued else stack.enter_context(Born())
-            made = None if born is None else born.storages
+            allocated = None if valued else stack.enter_context(Allocations())
+            made = None if allocated is None else allocated.storages
             watch = Watch(given, outside=True, made=made, detaches=False)
             return _compute(application, application.context(tangents), tangents, watch)
     except Raised:  # what was kept beside the saved tensors may belong to a level that has ended
@@ -261,7 +261,7 @@ def _transpose(call: Call, context: Context, tangents: Tangents, watch: Watch) -
             every[i] = cotangent
         watch.give_cotangents(cotangents)
         with watch:
-            gradients = call.pull_on(context, every, transposing=True)
+            gradients = call.pull_on(context, every)
         found = [watch.whole(g) if g is not None else (g, None) for g in gradients]
         for _, why in (found[i] for i in live):
             if why is not None:

@@ -1,6 +1,15 @@
 """`Function`: written like `torch.autograd.Function`, keeping the whole contract."""
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, ParamSpec, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    overload,
+)
 
 import torch
 
@@ -10,12 +19,32 @@ from pullback.tensor import _autocast
 from pullback.tensor._compile import Traceable, follow, prepare
 from pullback.tensor._definition import Definition, define
 from pullback.tensor._engine import apply, make_engine
-from pullback.tensor._signature import CombinedForm, SplitForm
 
 __all__ = ["Function"]
 
 P = ParamSpec("P")
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+if TYPE_CHECKING:  # what tells a type checker that ``apply`` takes what ``forward`` takes
+    from torch.autograd.function import FunctionCtx
+
+    from pullback.tensor._context import Context
+
+    class _AnyContext(Context, FunctionCtx):  # type: ignore[misc]
+        """Fits a first parameter that is annotated as either context, and no tensor."""
+
+    class CombinedForm(Protocol[P, R_co]):
+        """A Function whose forward takes the context first."""
+
+        @staticmethod
+        def forward(ctx: _AnyContext, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+    class SplitForm(Protocol[P, R_co]):
+        """A Function whose forward takes the arguments alone."""
+
+        @staticmethod
+        def forward(*args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
 
 # What `Function.apply` calls where Dynamo has given its frame up.
 for _called in (define, make_engine, apply):
@@ -133,10 +162,10 @@ class Function(torch.autograd.Function, metaclass=Traceable):
 
     @overload
     @classmethod
-    def apply(cls: type[CombinedForm[P, R]], *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def apply(cls: "type[CombinedForm[P, R_co]]", *args: P.args, **kwargs: P.kwargs) -> R_co: ...
     @overload
     @classmethod
-    def apply(cls: type[SplitForm[P, R]], *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def apply(cls: "type[SplitForm[P, R_co]]", *args: P.args, **kwargs: P.kwargs) -> R_co: ...
     @classmethod
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         """Apply the Function to arguments of its forward.

@@ -32,9 +32,15 @@ from pullback.internal.torch import (
     wrap_functional_tensor,
 )
 from pullback.tensor._errors import Raised
-from pullback.tensor._functions import DECIDING, LEAVING
+from pullback.tensor._functions import (
+    DECIDING,
+    LEAVING,
+    name_of,
+    pure_form,
+    tensors_in,
+    writes_into_a_view,
+)
 from pullback.tensor._levels import indexed
-from pullback.tensor._operations import name_of, pure_form, tensors_in, writes_into_a_view
 from pullback.tensor._watch import watching
 
 __all__ = ["complete_inner", "leniency"]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from pullback.tensor._functions import Done
+from pullback.tensor._functions import FunctionCall
 from pullback.tensor._levels import is_coarse, is_differentiable, memory_of
 
 __all__ = ["Linearity"]
@@ -86,7 +86,7 @@ class Linearity:
     def follow(
         self,
         name: str,
-        done: Done,
+        done: FunctionCall,
         made: Sequence[torch.Tensor],
         written: Sequence[torch.Tensor],
     ) -> None:

@@ -22,8 +22,17 @@ from pullback.tensor import _composed
 from pullback.tensor._autocast import scope
 from pullback.tensor._errors import without_frames
 from pullback.tensor._levels import is_differentiable
-from pullback.tensor._shown import constant_of, is_tensor, last_shown, show
-from pullback.tensor._site import HOLE, Site, apart, find, keep
+from pullback.tensor._site import (
+    Site,
+    apart,
+    constant_of,
+    find,
+    is_tensor,
+    keep,
+    last_shown,
+    show,
+)
+from pullback.tensor._structure import HOLE
 
 __all__ = ["follow"]
 
@@ -87,12 +96,13 @@ def _restore(key: str, outputs: Sequence[torch.Tensor], at: int) -> tuple[Any, i
 @constant_in_graph
 def _begin(handle: str, places: Any, grad: bool, composed: bool) -> str:
     torch.compiler.allow_in_graph(_composed.transformed)
-    shown = last_shown(len(pytree.tree_leaves(places)))
+    numbers, structure = pytree.tree_flatten(places)
+    shown = last_shown(len(numbers))
     leaves = [HOLE if is_tensor(leaf) else constant_of(leaf) for leaf in shown]
     fakes = [leaf.as_fake() for leaf in shown if is_tensor(leaf)]
     needs = [is_differentiable(t) if composed else grad and t.requires_grad for t in fakes]
     function = find(handle)
-    site = Site(function, pytree.tree_map(leaves.__getitem__, places), tuple(needs))
+    site = Site(function, (tuple(leaves), structure), tuple(needs))
     function._sites = [*function._sites, site]  # which holds it as long as it lives
     return keep(site)
 

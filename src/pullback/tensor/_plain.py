@@ -26,13 +26,20 @@ from pullback.internal.torch import (
     versions_of,
 )
 from pullback.tensor import _random
+from pullback.tensor._application import (
+    Nested,
+    OnNode,
+    aside,
+    forget,
+    run,
+    run_in_batch,
+    running_on,
+)
 from pullback.tensor._autocast import scope
 from pullback.tensor._call import Call
 from pullback.tensor._definition import Definition
-from pullback.tensor._kept import aside, forget
-from pullback.tensor._mutation import refuse_mutation, refuse_written
-from pullback.tensor._on_node import Nested, OnNode, run, run_in_batch, running_on
 from pullback.tensor._places import Places, views_of
+from pullback.tensor._refusals import refuse_mutation, refuse_written
 from pullback.tensor._second_order import differentiable_gradient
 from pullback.tensor._structure import (
     ONE,

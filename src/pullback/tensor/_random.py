@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from pullback.internal._generators import rewinds
-from pullback.tensor._structure import is_data, is_hole
+from pullback.tensor._structure import HOLE, is_data
 
 __all__ = ["States", "changed", "put_back", "replaying", "states"]
 
@@ -28,7 +28,7 @@ def states(tensors: Sequence[torch.Tensor | None], others: Sequence[Any] = ()) -
             continue
         found[tensor.device] = _get(tensor.device)
     for value in others:
-        if not is_hole(value) and not is_data(value) and (rewind := rewinds(value)) is not None:
+        if value is not HOLE and not is_data(value) and (rewind := rewinds(value)) is not None:
             found[value] = rewind
     return found
 

@@ -23,7 +23,7 @@ The graph of k starts at views of the inputs, which hold their history and no me
 torch frees its own: by the backward pass that does not retain the graph.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -37,13 +37,13 @@ from pullback.internal.torch import (
     graph_is_kept,
     is_symbolic,
     never_compile,
-    pytree,
     versions_of,
 )
 from pullback.tensor._autocast import forward_state, scope
 from pullback.tensor._levels import are_batched
 from pullback.tensor._random import changed, states
-from pullback.tensor._site import HOLE, apart
+from pullback.tensor._site import apart
+from pullback.tensor._structure import Template, flatten, unflatten
 from pullback.tensor._watch import watching
 
 __all__ = ["Pair", "run"]
@@ -66,15 +66,14 @@ def run(pair: Pair, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     watch = watching()
     if watch is not None:
         return watch.apply(lambda *a, **k: run(pair, a, k), args, kwargs)
-    leaves, structure = pytree.tree_flatten((args, kwargs))
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    template, tensors = flatten((args, kwargs))
     if _is_transformed() or is_symbolic() or any(map(_is_without_values, tensors)):
         return pair.reference(*args, **kwargs)
     if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in tensors):
         return pair.kernel(*args, **kwargs)
-    call = _Call(pair, leaves, structure)
+    call = _Call(pair, template)
     outputs = pair.node.apply(call, *tensors)
-    return pytree.tree_unflatten(_filled(call.outputs, outputs), call.outline)
+    return unflatten(call.result, outputs)[0]
 
 
 def _is_transformed() -> bool:
@@ -85,32 +84,23 @@ def _is_without_values(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, FakeTensor) or tensor.is_meta
 
 
-def _holed(leaves: Iterable[Any]) -> list[Any]:
-    return [HOLE if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-
-
-def _filled(holed: Iterable[Any], tensors: Iterable[torch.Tensor]) -> list[Any]:
-    following = iter(tensors)
-    return [next(following) if leaf is HOLE else leaf for leaf in holed]
-
-
 # Before torch 2.9 an edge to the node of a Function does not keep that alive, as its output does.
 _EDGES_OWN = hasattr(GradientEdge, "ownership_token")
 
 
 class _Call:
-    """One application: the arguments and the outputs, with holes for their tensors.
+    """One application.
 
     Attributes:
         inputs: where the kernel's graph starts, for each input that needs a gradient.
         edges: where it ends, for each output tensor; ``None`` of one that is a constant.
-        form: shape and dtype of each output tensor, and how they are nested.
+        result: the structure of the output.
+        form: shape and dtype of each output tensor, and that structure.
         random: whether the kernel has drawn random numbers.
     """
 
-    def __init__(self, pair: Pair, leaves: list[Any], structure: Any) -> None:
-        self.pair = pair
-        self.leaves, self.structure = _holed(leaves), structure
+    def __init__(self, pair: Pair, template: Template) -> None:
+        self.pair, self.template = pair, template
         self.autocast = forward_state("ambient", ())
 
     def apply(
@@ -122,10 +112,8 @@ class _Call:
         """
         with torch.enable_grad():
             inside = [x.view_as(x) if x.requires_grad else x for x in tensors]
-            args, kwargs = pytree.tree_unflatten(_filled(self.leaves, inside), self.structure)
-            leaves, self.outline = pytree.tree_flatten(getattr(self.pair, which)(*args, **kwargs))
-        self.outputs = _holed(leaves)
-        outputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+            args, kwargs = unflatten(self.template, inside)
+            self.result, outputs = flatten((getattr(self.pair, which)(*args, **kwargs),))
         starts = [x for x in inside if x.requires_grad]
         self._refuse_others(which, starts, outputs)
         return starts, outputs
@@ -140,7 +128,7 @@ class _Call:
                 mend="Return what is computed, or hand it a clone.",
             )
         self.random = changed(before)
-        self.form = _form(outputs, self.outline)
+        self.form = _form(self.result, outputs)
         self.inputs = list(map(get_gradient_edge, starts))
         self.edges = [get_gradient_edge(y) if y.requires_grad else None for y in outputs]
         if not _EDGES_OWN:
@@ -168,7 +156,7 @@ class _Call:
             )
         with scope(self.autocast):
             starts, outputs = self.apply("reference", tensors)
-        if (form := _form(outputs, self.outline)) != self.form:
+        if (form := _form(self.result, outputs)) != self.form:
             raise DefinitionError(
                 f"The reference of {self.pair.name} does not return what its kernel does.",
                 given=form, expected=self.form,
@@ -202,9 +190,10 @@ class _Call:
             found.extend(before for before, _ in node.next_functions)
 
 
-def _form(outputs: Sequence[torch.Tensor], outline: Any) -> str:
+def _form(result: Template, outputs: Sequence[torch.Tensor]) -> str:
     shapes = [f"{tuple(y.shape)} {y.dtype}".replace("torch.", "") for y in outputs]
-    return f"{', '.join(shapes) or 'no tensor'} in {outline}"
+    form = ", ".join(shapes) or "no tensor"
+    return form if result[1] is None else f"{form} in {result[1]}"
 
 
 class _Node(torch.autograd.Function):

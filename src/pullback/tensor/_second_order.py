@@ -33,18 +33,17 @@ from pullback.tensor import _random
 from pullback.tensor._application import Application
 from pullback.tensor._autocast import scope
 from pullback.tensor._batching import gradients_by_item
-from pullback.tensor._born import Born
-from pullback.tensor._call import Call, differentiable
+from pullback.tensor._call import Call
 from pullback.tensor._compare import agree, equals_one_of
 from pullback.tensor._context import Context
 from pullback.tensor._errors import Raised, named
 from pullback.tensor._functions import Retaining
 from pullback.tensor._leniency import complete_inner, leniency
-from pullback.tensor._levels import apart, is_freed
+from pullback.tensor._levels import apart, is_differentiable, is_freed
+from pullback.tensor._memory import Allocations
 from pullback.tensor._places import refuse_values
-from pullback.tensor._refusals import Refusals
-from pullback.tensor._refused import refused
-from pullback.tensor._structure import flatten, replaced, unflatten
+from pullback.tensor._refused import Refusals, refused
+from pullback.tensor._structure import flatten, is_mask, replaced, unflatten
 from pullback.tensor._watch import MEND, Outside, Watch, refusal
 
 __all__ = [
@@ -100,7 +99,9 @@ def _differentiable(
     error = _declared(call)
     if error is None and call.seen:
         given = [*(application.saved() if call.plain else application.known()), *cotangents]
-        watch = Watch(given, detaches=call.definition.detaches, cuts_unknown=not call.plain)
+        # Of a call that keeps integers beside, others may be the bits of what forward has computed.
+        unknown = is_differentiable if call.plain else _is_no_mask
+        watch = Watch(given, detaches=call.definition.detaches, cuts_unknown=unknown)
         watch.answers = application.answers()
         try:
             with Refusals(_PURPOSE, call, watch) as failed:
@@ -116,7 +117,8 @@ def _differentiable(
             error = failed[0] if failed else error
         except Outside:
             values = None
-        error = error if call.plain else None  # what forward has computed may have a history
+        if not call.plain or watch.unknown:  # what forward has computed may have a history
+            error = None
     if values is None:
         try:
             values = _values(application, cotangents)
@@ -130,6 +132,10 @@ def _differentiable(
             return _again(application, cotangents, needs, values)
         error = failed[0]
     return _refused(application, error, cotangents, values)
+
+
+def _is_no_mask(tensor: torch.Tensor) -> bool:
+    return not is_mask(tensor)
 
 
 def _refused(
@@ -232,9 +238,9 @@ def running_again(
         with (
             leniency({}, name=call.definition.name),
             _random.replaying(generators),
-            Born() as born,
+            Allocations() as allocated,
         ):
-            watch = Watch(given, born=born.storages, detaches=detaches)
+            watch = Watch(given, allocated=allocated.storages, detaches=detaches)
             try:
                 yield watch
             finally:
@@ -248,7 +254,7 @@ def connected(application: Application, inputs: Sequence[torch.Tensor], watch: W
     """Run forward again; gives a context on which all that forward computed has a history."""
     call = application.call
     # Copies, since forward may change them in place.
-    copies = [x.clone() if differentiable(x.dtype) else x for x in inputs]
+    copies = [x.clone() if is_differentiable(x) else x for x in inputs]
     watch.give(copies)
     if call.transformed:
         watch.answers.update(zip(map(id, copies), call.needs, strict=True))
@@ -307,7 +313,7 @@ def fill_in(call: Call, cotangents: Tensors, application: Application) -> Tensor
         return cotangents
     outputs = application.outputs()
     return [
-        torch.zeros_like(output) if c is None and differentiable(output.dtype) else c
+        torch.zeros_like(output) if c is None and is_differentiable(output) else c
         for c, output in zip(cotangents, outputs, strict=True)
     ]
 
@@ -351,7 +357,7 @@ def confirm_forward(
     live = [i for i, need in enumerate(needs) if need]
 
     def forward(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        filled: list[Any] = [x.clone() if differentiable(x.dtype) else x for x in inputs]
+        filled: list[Any] = [x.clone() if is_differentiable(x) else x for x in inputs]
         for i, tensor in zip(live, given, strict=True):
             filled[i] = tensor.clone()
         watch.give(filled)

@@ -1,9 +1,12 @@
 """`Site`: one place in a compiled graph where a Function stands as an operator.
 
 What the operator runs is no part of the graph, which may be kept on disk: it has a key for it.
+
+Code that Dynamo traces sees neither types nor shapes. A function whose result is a constant in the
+graph runs while it traces, and is given constants alone. torch's own way from the first to the
+second is `comptime`, by which the arguments of a call are shown.
 """
 
-import enum
 import uuid
 import weakref
 from collections.abc import Sequence
@@ -15,28 +18,113 @@ from pullback.errors import UnsupportedError
 from pullback.internal._generators import rewind_shared
 from pullback.internal.torch import (
     FakeTensor,
+    constant_in_graph,
     disable_current_modes,
     free_symbols,
     hint_of,
+    is_exporting,
+    is_whole,
     mode_without_values,
-    pytree,
     recording,
     storage_of,
     version_of,
+    while_tracing,
 )
 from pullback.tensor._autocast import forward_state, scope
 from pullback.tensor._places import same
+from pullback.tensor._structure import Template, unflatten
 
-__all__ = ["HOLE", "Site", "apart", "find", "keep", "without_values"]
+__all__ = [
+    "Site",
+    "apart",
+    "constant_of",
+    "example_of",
+    "find",
+    "is_tensor",
+    "keep",
+    "last_shown",
+    "may_be_operator",
+    "show",
+    "without_values",
+]
+
+_shown: list[Any] = []  # one graph is traced at a time, in whichever thread
+
+
+def show(leaf: Any) -> None:
+    """Show an argument to what Dynamo calls next."""
+    while_tracing(_note)
+
+
+def _note(context: Any) -> None:
+    _shown.append(context.get_local("leaf", stacklevel=1))
+
+
+def may_be_operator(composed: bool) -> bool:
+    """Whether an operator may stand in the graph, which is asked for only where it must not end.
+
+    To learn the shapes it runs forward once; where the graph may end, nothing is run.
+    """
+    while_tracing(_note_whole)
+    return _is_allowed(composed)
+
+
+def _note_whole(context: Any) -> None:
+    _shown.append(is_whole(context))
+
+
+@constant_in_graph
+def _is_allowed(composed: bool) -> bool:
+    # An exported program goes to processes that do not have the Function.
+    return (_shown.pop() or composed) and not is_exporting()
+
+
+def last_shown(count: int) -> list[Any]:
+    """The arguments that were shown last; the others were of a trace that has failed."""
+    last = _shown[len(_shown) - count :]
+    _shown.clear()
+    return last
+
+
+def is_tensor(argument: Any) -> bool:
+    """Whether an argument is a tensor; Dynamo has tensors for some numbers too."""
+    return issubclass(argument.python_type(), torch.Tensor)
+
+
+def constant_of(argument: Any) -> Any:
+    """The value of an argument that is no tensor; the graph is made anew for another one."""
+    if not argument.is_python_constant():
+        argument.force_static()
+        return argument.python_type()(hint_of(argument.as_fake()))
+    return argument.as_python_constant()
+
+
+def example_of(argument: Any) -> Any:
+    """A value with the type and the shape of an argument, for which there is no guard."""
+    if argument.is_python_constant():
+        return argument.as_python_constant()
+    if not is_tensor(argument):
+        return argument.python_type()(hint_of(argument.as_fake()))
+    fake = argument.as_fake()
+    size, stride = (tuple(map(hint_of, numbers)) for numbers in (fake.size(), fake.stride()))
+    example = torch.empty_strided(size, stride, dtype=fake.dtype, device=fake.device)
+    example.requires_grad_(fake.requires_grad)
+    return example.clone() if _may_be_changed(argument, fake) else example
+
+
+def _may_be_changed(argument: Any, fake: torch.Tensor) -> bool:
+    """Whether a traced Function may change a tensor in place, which it may not do to a leaf.
+
+    torch loses the gradient where what it changes lies in memory that the graph is given. Where
+    all tensors that are given are leaves, that is an error of torch's.
+    """
+    nodes = argument.as_proxy().node.graph.nodes
+    given = (n.meta.get("example_value") for n in nodes if n.op in ("placeholder", "get_attr"))
+    tensors = (value for value in given if isinstance(value, torch.Tensor))
+    return not fake.is_leaf and all(tensor.is_leaf for tensor in tensors)
+
 
 _sites: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-
-
-class _Hole(enum.Enum):
-    TENSOR = "the place of a tensor"
-
-
-HOLE = _Hole.TENSOR
 
 
 def keep(site: Any) -> str:
@@ -56,7 +144,7 @@ class Site:
 
     Arguments:
         function: the class.
-        holed: positional and keyword arguments, with holes for the tensors.
+        template: positional and keyword arguments, with holes for the tensors.
         needs: for each tensor, whether a gradient is asked for.
 
     Attributes:
@@ -65,10 +153,9 @@ class Site:
         outline: how the outputs are nested, as a list of words.
     """
 
-    def __init__(self, function: Any, holed: Any, needs: tuple[bool, ...]) -> None:
+    def __init__(self, function: Any, template: Template, needs: tuple[bool, ...]) -> None:
         self.function, self.name = weakref.ref(function), function.__name__
-        self.holed = holed
-        self.needs = needs
+        self.template, self.needs = template, needs
         self.autocast = forward_state("ambient", ())
         self.inputs: list[Any] = []
         self.outputs: list[Any] = []
@@ -78,18 +165,14 @@ class Site:
     def apply(self, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], list[torch.Tensor]]:
         """Apply the Function as uncompiled code does; returns the outline and the outputs."""
         versions = list(map(version_of, tensors))
-        args, kwargs = given = self._arguments(tensors)
+        args, kwargs = given = unflatten(self.template, tensors)
         with scope(self.autocast):
             output = self.function().apply(*args, **kwargs)  # type: ignore[union-attr]
-        written = not same(given, self._arguments(tensors))  # lists and dicts, which are copies
+        # Its lists and dicts are copies.
+        written = not same(given, unflatten(self.template, tensors))
         if written or versions != list(map(version_of, tensors)):
             raise self.refusal("changes an argument in place")
         return self._describe(output)
-
-    def _arguments(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """The positional and keyword arguments, with tensors in the holes."""
-        following = iter(tensors)
-        return pytree.tree_map(lambda leaf: next(following) if leaf is HOLE else leaf, self.holed)
 
     def leaves(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The arguments as leaves of a graph of autograd."""

@@ -13,12 +13,12 @@ import torch
 from pullback.internal.torch import pytree
 
 __all__ = [
+    "HOLE",
     "ONE",
     "Template",
     "children",
     "flatten",
     "is_data",
-    "is_hole",
     "is_mask",
     "is_plain",
     "match",
@@ -48,10 +48,11 @@ class _Hole:
         return self  # templates are compared by identity
 
 
-_HOLE = _Hole()
+# Stands for a tensor in a template.
+HOLE = _Hole()
 
 # The template of a single tensor.
-ONE: Template = ((_HOLE,), None)
+ONE: Template = ((HOLE,), None)
 
 
 def flatten(values: tuple[Any, ...]) -> tuple[Template, list[torch.Tensor]]:
@@ -61,7 +62,7 @@ def flatten(values: tuple[Any, ...]) -> tuple[Template, list[torch.Tensor]]:
     for value in values:
         if isinstance(value, torch.Tensor):
             tensors.append(value)
-            holes.append(_HOLE)
+            holes.append(HOLE)
         elif isinstance(value, _CONTAINERS) and not is_data(value):
             return _flatten_deep(values)
         else:
@@ -71,7 +72,7 @@ def flatten(values: tuple[Any, ...]) -> tuple[Template, list[torch.Tensor]]:
 
 def _flatten_deep(values: tuple[Any, ...]) -> tuple[Template, list[torch.Tensor]]:
     leaves, spec = pytree.tree_flatten(values)
-    holes = tuple(_HOLE if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
+    holes = tuple(HOLE if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
     return (holes, spec), [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
@@ -126,14 +127,9 @@ def replaced(value: Any, by: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     return pytree.tree_unflatten(found, spec)
 
 
-def is_hole(leaf: Any) -> bool:
-    """Whether a leaf of a template stands for a tensor."""
-    return leaf is _HOLE
-
-
 def of_tensors(template: Template, values: Sequence[Any]) -> list[Any]:
     """Of one value for each leaf, those of the leaves that are tensors."""
-    return [value for value, leaf in zip(values, template[0], strict=True) if leaf is _HOLE]
+    return [value for value, leaf in zip(values, template[0], strict=True) if leaf is HOLE]
 
 
 def unflatten(template: Template, tensors: Sequence[Any], *other: Any) -> tuple[Any, ...]:
@@ -150,7 +146,7 @@ def unflatten(template: Template, tensors: Sequence[Any], *other: Any) -> tuple[
         following = iter(tensors)
         rest = holes if not other else other * len(holes)
         leaves = [
-            next(following) if leaf is _HOLE else value
+            next(following) if leaf is HOLE else value
             for leaf, value in zip(holes, rest, strict=True)
         ]
     if spec is None:
@@ -175,7 +171,7 @@ def match(
     result: list[Any] = []
     if spec is None:
         for index, (value, hole) in enumerate(zip(values, holes, strict=True)):
-            if hole is _HOLE:
+            if hole is HOLE:
                 if isinstance(value, (dict, list, tuple)):
                     raise complain(index, f"a {type(value).__name__}")
                 result.append(value)
@@ -184,9 +180,9 @@ def match(
     for index, (value, child) in enumerate(zip(values, children(spec), strict=True)):
         inside = holes[position : position + child.num_leaves]
         position += child.num_leaves
-        if any(hole is _HOLE for hole in inside):
+        if any(hole is HOLE for hole in inside):
             leaves = _align(value, child, lambda detail, index=index: complain(index, detail))
-            result.extend(leaf for leaf, hole in zip(leaves, inside, strict=True) if hole is _HOLE)
+            result.extend(leaf for leaf, hole in zip(leaves, inside, strict=True) if hole is HOLE)
     return result
 
 

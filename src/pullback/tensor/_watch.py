@@ -42,6 +42,7 @@ from pullback.internal.torch import (
 )
 from pullback.tensor._functions import (
     BITS,
+    CUTS,
     DECIDING,
     DESCRIBING,
     DETACHING,
@@ -50,8 +51,15 @@ from pullback.tensor._functions import (
     REQUIRES_GRAD,
     REQUIRING,
     RESHAPING,
-    Done,
+    FunctionCall,
+    ends_in_place,
     facts,
+    is_of_torch,
+    is_unknown,
+    name_of,
+    pieces,
+    tensors_in,
+    with_argument,
 )
 from pullback.tensor._levels import (
     alive,
@@ -66,16 +74,7 @@ from pullback.tensor._levels import (
     tracking_levels,
 )
 from pullback.tensor._linear import Linearity
-from pullback.tensor._operations import (
-    ends_in_place,
-    is_of_torch,
-    is_unknown,
-    name_of,
-    tensors_in,
-    with_argument,
-)
 from pullback.tensor._origins import Origins
-from pullback.tensor._pieces import CUTS, pieces
 from pullback.tensor._structure import replaced
 
 __all__ = ["MEND", "Outside", "Watch", "refusal", "watching"]
@@ -117,14 +116,15 @@ class Watch(FunctionMode):
 
     Arguments:
         given: the tensors that the rules are given: inputs, saved tensors, cotangents.
-        born: where rules run a second time, the storages that have come into being meanwhile. They
-            tell a tensor that was made unseen from one that existed before. The latter is copied
-            when it is first met, so that a second run writes to nothing that exists. Elsewhere such
-            a tensor ends the run.
+        allocated: where rules run a second time, the storages that have come into being meanwhile.
+            They tell a tensor that was made unseen from one that existed before. The latter is
+            copied when it is first met, so that a second run writes to nothing that exists.
+            Elsewhere such a tensor ends the run.
         outside: or is a constant.
         made: the storages that have come into being meanwhile, where values cannot show what such
             a constant hides.
-        cuts_unknown: or is cut, unless it is written to. It may be what forward has computed.
+        cuts_unknown: which of them are cut instead, unless they are written to, and leave it to
+            the result whether it matters: each may be what forward has computed.
         detaches: whether backward cuts what it detaches. It does not where torch runs it without
             gradients anyway: in forward mode, and where it is declared once_differentiable.
 
@@ -136,6 +136,7 @@ class Watch(FunctionMode):
         left: how a value has left torch; in forward, when that has ended, `left_in_forward`.
         outputs_left: what forward has computed of its output has left torch.
         outside: tensors that were read, existed before and are no argument.
+        unknown: the memories of tensors that were cut since the rules were not given them.
         doubtful: backward used what forward computed of an output, or by another Function.
         paused: what runs now is not watched.
         answers: what tensors, by id, are to answer when they are asked whether they require a
@@ -155,18 +156,19 @@ class Watch(FunctionMode):
         self,
         given: Iterable[torch.Tensor | None],
         *,
-        born: set[int] | None = None,
+        allocated: set[int] | None = None,
         outside: bool = False,
         made: set[int] | None = None,
         detaches: bool = True,
-        cuts_unknown: bool = False,
+        cuts_unknown: Callable[[torch.Tensor], bool] | None = None,
     ) -> None:
         self._stopped: set[int] = set()  # what is computed of values whose gradient it stopped
         self.answers: dict[int, bool] = {}
-        if born is not None:
+        if allocated is not None:
             self._origins = Origins()
         self.outside: list[torch.Tensor] = []
-        self._born = born
+        self.unknown: set[int] = set()
+        self._allocated = allocated
         self._outside, self._made = outside, made
         self._detaches, self._cuts_unknown = detaches, cuts_unknown
         # By id, kept so that the ids stay theirs.
@@ -190,7 +192,7 @@ class Watch(FunctionMode):
         self._in_reverse = torch.is_grad_enabled()
         # Nothing is at work but autograd, on rules that run once.
         alone = self._in_reverse and not self._forward_mode
-        self._plainly = born is None and alone and not are_functorch_transforms_active()
+        self._plainly = allocated is None and alone and not are_functorch_transforms_active()
         self._start = next_sequence_number()
         self.give(given)
 
@@ -277,7 +279,9 @@ class Watch(FunctionMode):
                 self._known[id(result)] = result
                 self._dependent.add(id(result))
             else:
-                self._follow(facts(func).name, Done(func, args, {}, tensors_in(*args), result))
+                self._follow(
+                    facts(func).name, FunctionCall(func, args, {}, tensors_in(*args), result)
+                )
             return result
         return self._call(func, args, kwargs or {})
 
@@ -316,7 +320,7 @@ class Watch(FunctionMode):
         over = target is not None and name in OVERWRITING  # whose value nobody has saved for that
         self._read.update(id(tensor) for tensor in given[over:])
         result = pieces(func, args, kwargs) if func in CUTS else func(*args, **kwargs)
-        self._follow(name, Done(func, args, kwargs, given, result))
+        self._follow(name, FunctionCall(func, args, kwargs, given, result))
         if target is not None and leaves and given[0] is not target is leaves[0]:
             self._write_copy(name, target)
         return iter(result) if func is _tensor.__iter__ else result
@@ -401,7 +405,7 @@ class Watch(FunctionMode):
             self._unwritten += [target] if itself else []
         result = result.to(target.dtype)
         self._instead[id(target)] = result
-        self._follow(name, Done(func, args, kwargs, given, result))
+        self._follow(name, FunctionCall(func, args, kwargs, given, result))
         leaf = next(leaf for leaf, now in leaves if now is target)
         self._supersede(leaf, target)
         return leaf
@@ -505,6 +509,8 @@ class Watch(FunctionMode):
         tensor = self.current(tensor)
         number = id(tensor)
         if number in self._known:
+            if written and self.unknown and memory_of(tensor) in self.unknown:
+                raise Outside  # before it is written to where that has a history
             return tensor
         self._known[number] = tensor
         differentiable = is_differentiable(tensor)
@@ -515,10 +521,10 @@ class Watch(FunctionMode):
             return other
         if self._is_made_of_known(tensor, private=leaf and tensor.requires_grad):
             return tensor
-        if self._born is None:
+        if self._allocated is None:
             self._meet(tensor, written=written)
             return tensor
-        if memory_of(tensor) in self._born:
+        if memory_of(tensor) in self._allocated:
             self._keep_met(tensor)
             if differentiable and not self._tracks(tensor):
                 self._cuts[number] = _UNSEEN
@@ -540,7 +546,9 @@ class Watch(FunctionMode):
     def _meet(self, tensor: torch.Tensor, *, written: bool) -> None:
         """Take a tensor that rules which run once were not given, and that they may write to."""
         differentiable, made = is_differentiable(tensor), self._made_meanwhile(tensor)
-        if self._cuts_unknown and not made and not written and tensor.dtype is not torch.bool:
+        cuts = None if made or written else self._cuts_unknown
+        if cuts is not None and cuts(tensor):
+            self.unknown.add(memory_of(tensor))
             self._cuts[id(tensor)] = _COMPUTED
         elif differentiable and not self._outside and not made:
             raise Outside
@@ -684,7 +692,7 @@ class Watch(FunctionMode):
             why = "forward applies a Function that its outputs do not depend on"
             self._cuts[id(tensor)] = why
 
-    def _follow(self, name: str, done: Done) -> None:
+    def _follow(self, name: str, done: FunctionCall) -> None:
         """Follow what was given to a function to what it has made or written."""
         _, _, constant, custom = facts(done.func)
         read = () if constant else done.read(name)
@@ -751,7 +759,7 @@ class Watch(FunctionMode):
             return f"{name} has no derivative that autograd knows"
         return None
 
-    def _lost_tangent(self, name: str, done: Done) -> str | None:
+    def _lost_tangent(self, name: str, done: FunctionCall) -> str | None:
         """The same in forward mode, where torch does not tell which levels a tensor has."""
         made = tensors_in(done.result)
         known = name.endswith("__get__") or is_of_torch(done.func)
