@@ -280,10 +280,12 @@ def _halves(x1, x2, g1, g2):
     dx2 = x2.grad
     slope1 = x1.cos() * g1
     slope2 = x2.cos() * g1
-    return dx1, dx2, slope1, slope2
+    part1 = torch.addcmul(g1, x1, slope1)
+    part2 = torch.addcmul(x1, x2, slope2)
+    return dx1, dx2, slope1, slope2, part1, part2
 
 
-@pytest.mark.parametrize("text", ["g2 + x2.grad", "x2.cos() * g2"])
+@pytest.mark.parametrize("text", ["g2 + x2.grad", "x2.cos() * g2", "torch.addcmul(g1, x2, slope2)"])
 def test_an_assignment_is_tried_as_its_twin_is_written(text):
     source, noted = written(_halves), Watch(noting=True)
     given = [torch.ones(2, requires_grad=True) for _ in range(4)]

@@ -16,7 +16,9 @@ from pullback.conformance._written import Written
 
 __all__ = ["twins"]
 
-_MOST = 24  # assignments of a rule that are compared
+Marks = tuple[str, str]
+_LIKELIEST = -4  # before all that may be meant in the place of an expression
+_MOST = 64  # assignments of a rule that are compared
 
 
 def twins(rule: Written, noted: Watch) -> Iterator[Rewrite]:
@@ -29,7 +31,11 @@ def twins(rule: Written, noted: Watch) -> Iterator[Rewrite]:
     words = set(_words(rule.source))  # half of a word for another makes none that is there
     for one, other in itertools.permutations(simple, 2):
         marks = _marks(one.targets[0].id, other.targets[0].id)
-        for text in _as_the_other(rule, one.value, other.value, *marks) if all(marks) else ():
+        if not all(marks):
+            continue
+        for text in _with_its_arguments(rule, one.value, other.value, marks):
+            yield Rewrite(_LIKELIEST, {known[other.value]: text})
+        for text in _as_the_other(rule, one.value, other.value, *marks):
             if text != rule.text(other.value) and words.issuperset(_words(text)):
                 yield Rewrite(1, {known[other.value]: text})
 
@@ -47,11 +53,22 @@ def _as_the_other(rule: Written, one: Any, other: Any, mark: str, instead: str) 
     yield turned(one)
 
 
+def _with_its_arguments(rule: Written, one: Any, other: Any, marks: Marks) -> Iterator[str]:
+    """A call given one of the arguments of its twin: where no mark makes them differ."""
+    if not (isinstance(one, ast.Call) and isinstance(other, ast.Call)):
+        return
+    places = [*zip([one.func, *one.args], [other.func, *other.args], strict=False)]
+    odd = [(a, b) for a, b in places
+           if _marks(rule.text(a), rule.text(b)) not in (("", ""), marks, marks[::-1])]  # fmt: skip
+    if len(one.args) == len(other.args) > 1 == len(odd) and odd[0] != places[0]:
+        yield rule.spliced({odd[0][1]: rule.text(odd[0][0])}, other)
+
+
 def _words(text: str) -> list[str]:
     return re.findall(r"\w+", text)
 
 
-def _marks(one: str, other: str) -> tuple[str, str]:
+def _marks(one: str, other: str) -> Marks:
     """How two names differ: the part that each has between what both begin and end with."""
     start = _alike(one, other)
     end = _alike(one[start:][::-1], other[start:][::-1])
