@@ -364,8 +364,8 @@ def look(
     eps, base = max(torch.finfo(first.dtype).eps, grain), first.double()
 
     def quotients(places: list[float]) -> torch.Tensor | None:
-        try:
-            return torch.stack([(function(h).double() - base) / h for h in places])
+        try:  # of another size, what is there is no neighbour
+            return torch.stack([(function(h).double().view_as(base) - base) / h for h in places])
         except Exception:  # not defined there
             return None
 

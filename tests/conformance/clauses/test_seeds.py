@@ -53,7 +53,8 @@ ONCE_FLAGGED = [
 # With other numbers than those that the specimens have.
 ONCE_FLAGGED_ELSEWHERE = [
     ("Equilibrium", "values", 3), ("SolveRoughly", "values", 1), ("SolveRoughly", "sizes", 0),
-    ("SolveRoughly", "sizes", 5),
+    ("SolveRoughly", "sizes", 5), ("OneGrid", "batch", 9), ("OneGrid", "batch", 12),
+    ("PositivePart", "values", 12),
 ]  # fmt: skip
 
 

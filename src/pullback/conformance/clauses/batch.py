@@ -43,10 +43,12 @@ def batch(probe: Probe) -> Finding:
     whole = Batch.of(probe, chosen)
     exact = True
     last = whole.count - 1
-    # The first and the last row beside one of the others, and after the other.
-    for pair in ((0, 1), (2, 0), (last, 0), (1, last)):
+    # The first and the last row beside one of the others, and after the other, which may be larger:
+    # a grid for all rows changes with their size, in powers of two.
+    pairs = ((0, 1, 1.0), (2, 0, 1.0), (last, 0, 1.0), (1, last, 1.0), (0, 1, 8.0), (last, 0, 8.0))
+    for *pair, size in pairs:
         try:
-            place, same = whole.differs(torch.tensor(pair, device="cpu"))
+            place, same = whole.differs(torch.tensor(pair, device="cpu"), size)
         except Exception:  # the rows are of something that has as many
             return probe.skipped("A batch of two rows is refused.")
         if place >= 0:
