@@ -26,12 +26,12 @@ from pullback.internal.kernels.vectors._cpu import (
     ROW,
     VECTOR_BYTES,
     fence,
-    load_row,
-    load_whole_row,
+    load,
+    load_first,
     on_stack,
     pointer_at,
     pointers_at,
-    splat_row,
+    splat,
     store_first,
     store_past_caches,
 )
@@ -108,7 +108,7 @@ def _is_flat(shape, inside):
 
 @_part
 def _take(pointer, index, count):
-    return load_whole_row(pointer, index) if count == ROW else load_row(pointer, index, count)
+    return load(pointer, index) if count == ROW else load_first(pointer, index, count)
 
 
 @_part
@@ -136,7 +136,7 @@ def _forward_span(width, count, given):
     v_row = table + _find_row(h, shape)
     a_row, j_row = v_row + columns, v_row + 2 * columns
     window = (_find_window(h, shape) - h) * dof
-    nothing = splat_row(weights[table] - weights[table])
+    nothing = splat(weights[table] - weights[table])
     for b in range(several[0], several[1]):
         start = (b * horizon + h) * dof
         other, i, last = b * (columns - width) * dof - start, start, start + size - count
@@ -148,17 +148,17 @@ def _forward_span(width, count, given):
                 o = width - 1 - n
                 near = _take(x, begin + n * dof, count) - here
                 far = _take(x, begin + o * dof, count) - here
-                v += splat_row(weights[v_row + n]) * near + splat_row(weights[v_row + o]) * far
-                a += splat_row(weights[a_row + n]) * near + splat_row(weights[a_row + o]) * far
-                j += splat_row(weights[j_row + n]) * near + splat_row(weights[j_row + o]) * far
+                v += splat(weights[v_row + n]) * near + splat(weights[v_row + o]) * far
+                a += splat(weights[a_row + n]) * near + splat(weights[a_row + o]) * far
+                j += splat(weights[j_row + n]) * near + splat(weights[j_row + o]) * far
             for n in range(0 if inside else columns):
                 if n < width:
                     part = _take(x, begin + n * dof, count) - here
                 else:
                     part = _take(conditions, other + i + (n - width) * dof, count)
-                v += splat_row(weights[v_row + n]) * part
-                a += splat_row(weights[a_row + n]) * part
-                j += splat_row(weights[j_row + n]) * part
+                v += splat(weights[v_row + n]) * part
+                a += splat(weights[a_row + n]) * part
+                j += splat(weights[j_row + n]) * part
             _put(outputs[0], i, here, count, past_caches)
             _put(outputs[1], i, v, count, past_caches)
             _put(outputs[2], i, a, count, past_caches)
@@ -249,9 +249,9 @@ def _adjoint_span(many, count, m, size, given):
         while True:
             total, c, w = _take(position, i, count), i + (first - m) * dof, 0
             for _ in range(many):
-                v = splat_row(readers[w]) * _take(velocity, c, count)
-                a = splat_row(readers[w + 1]) * _take(acceleration, c, count)
-                total += (v + a) + splat_row(readers[w + 2]) * _take(jerk, c, count)
+                v = splat(readers[w]) * _take(velocity, c, count)
+                a = splat(readers[w + 1]) * _take(acceleration, c, count)
+                total += (v + a) + splat(readers[w + 2]) * _take(jerk, c, count)
                 c, w = c + dof, w + 3
             _put(out, i, total, count, past_caches)
             if i == last:
@@ -269,13 +269,13 @@ def _adjoint_known(gradients, values, b, weights, table, shape):
     for n in range(width, columns):
         for d in range(0, dof, ROW):
             count = min(ROW, dof - d)
-            total = splat_row(weights[table] - weights[table])
+            total = splat(weights[table] - weights[table])
             for end in range(left + right):
                 h = end if end < left else horizon - right + (end - left)
                 row, c = table + _find_row(h, shape) + n, at + h * dof + d
-                v = splat_row(weights[row]) * _take(velocity, c, count)
-                a = splat_row(weights[row + columns]) * _take(acceleration, c, count)
-                j = splat_row(weights[row + 2 * columns]) * _take(jerk, c, count)
+                v = splat(weights[row]) * _take(velocity, c, count)
+                a = splat(weights[row + columns]) * _take(acceleration, c, count)
+                j = splat(weights[row + 2 * columns]) * _take(jerk, c, count)
                 total += (v + a) + j
             store_first(values, known + (n - width) * dof + d, total, count)
 
