@@ -35,6 +35,7 @@ from pullback.internal.kernels.vectors._cpu import (
     store_first,
     store_past_caches,
 )
+from pullback.trajectory.kernels.stencil._reference import free_ends, replace_ends
 
 __all__ = ["apply", "apply_adjoint"]
 
@@ -55,7 +56,7 @@ _unrolled = compile_part(nogil=True, inline="always")
 
 
 class Shape(NamedTuple):
-    """The sizes of a problem, those of its weights, and its `Layout.geometry`."""
+    """The sizes of a problem, those of its weights, and the first of its `Layout.geometry`."""
 
     horizon: int
     dof: int
@@ -66,8 +67,6 @@ class Shape(NamedTuple):
     width: int
     left: int
     right: int
-    head: int
-    tail: int
 
 
 @_part
@@ -169,21 +168,6 @@ def _forward_span(width, count, given):
 
 
 @_part
-def _replace_ends(x, conditions, position, several, shape):
-    # The trajectories with the positions that are given at their ends, which is what rows read.
-    horizon, dof = shape.horizon, shape.dof
-    for i in range(several[0] * horizon * dof, several[1] * horizon * dof):
-        position[i] = x[i]
-    for b in range(several[0], several[1]):
-        for end in range(2):
-            column = shape.tail if end else shape.head
-            i = (b * horizon + end * (horizon - 1)) * dof
-            known = (b * (shape.columns - shape.width) + column) * dof
-            for d in range(dof if column >= 0 else 0):
-                position[i + d] = conditions[known + d]
-
-
-@_part
 def _count_together(shape):
     # Weights of their own part them.
     return 1 if shape.tables > 1 else max(1, _TOGETHER // (shape.horizon * shape.dof))
@@ -195,22 +179,16 @@ def _forward(zero, given, known, weights_at, shape, past_caches, levels, first, 
     horizon, left, right = shape.horizon, shape.left, shape.right
     x, conditions = pointer_at(given, zero), pointer_at(known, zero)
     weights, outputs = pointer_at(weights_at, zero), pointers_at(levels, zero)
-    # Where ends are replaced, the first output is what rows read, too.
-    replaced = shape.head >= 0 or shape.tail >= 0
-    source = outputs[0] if replaced else x
     inside = (horizon - left - right) * shape.dof
     flat, together = _is_flat(shape, inside), _count_together(shape)
     for b in range(first, last, together):
         several = (b, min(b + together, last))
         table = _find_table(b, shape)
-        if replaced:
-            _replace_ends(x, conditions, source, several, shape)
         h = 0
         while h < horizon:
             whole = flat and h == left
             span = (h, inside if whole else shape.dof, whole)
-            known = (source, conditions)
-            given = (span, known, outputs, several, weights, table, shape, past_caches)
+            given = (span, (x, conditions), outputs, several, weights, table, shape, past_caches)
             if whole and shape.width == 5:
                 _forward_span(5, ROW, given)
             elif whole:
@@ -280,18 +258,6 @@ def _adjoint_known(gradients, values, b, weights, table, shape):
             store_first(values, known + (n - width) * dof + d, total, count)
 
 
-@_part
-def _free_ends(out, values, b, shape):
-    # A sample that is replaced has no say; its gradient belongs to what replaces it.
-    horizon, dof = shape.horizon, shape.dof
-    for end in range(2):
-        column, i = shape.tail if end else shape.head, (b * horizon + end * (horizon - 1)) * dof
-        known = (b * (shape.columns - shape.width) + column) * dof
-        for d in range(dof if column >= 0 else 0):
-            values[known + d] += out[i + d]
-            out[i + d] = 0
-
-
 @_kernel
 def _adjoint(zero, levels, weights_at, shape, past_caches, gradient, of_known, first, last):
     shape = Shape(*shape)
@@ -319,7 +285,6 @@ def _adjoint(zero, levels, weights_at, shape, past_caches, gradient, of_known, f
             m = horizon - width if whole else m + 1
         for one in range(several[0], several[1]):
             _adjoint_known(gradients, values, one, weights, table, shape)
-            _free_ends(out, values, one, shape)
     if past_caches:
         fence()
 
@@ -329,7 +294,7 @@ def _shape(
     horizon: int, dof: int, tables: int, rows: int, columns: int, geometry: tuple[int, ...]
 ) -> tuple[int, ...]:
     # Its fields have their names again in the kernel: numba takes 3 us to read a named tuple.
-    return tuple(Shape(horizon, dof, tables, rows, columns, *geometry))
+    return tuple(Shape(horizon, dof, tables, rows, columns, *geometry[:4]))
 
 
 def apply(
@@ -337,7 +302,8 @@ def apply(
 ) -> tuple[Tensor, ...]:
     """`pullback.trajectory.kernels.stencil._reference.apply` on the CPU."""
     dtype, wanted = weights.dtype, x.dtype
-    x, conditions, new = in_memory(x, dtype), in_memory(conditions, dtype), torch.empty_like
+    x = in_memory(replace_ends(x, conditions, geometry), dtype)
+    conditions, new = in_memory(conditions, dtype), torch.empty_like
     outputs = (new(x), new(x), new(x), new(x))
     levels = tuple([output.data_ptr() for output in outputs])
     given = {"given": x.data_ptr(), "known": conditions.data_ptr(), "levels": levels}
@@ -358,6 +324,7 @@ def apply_adjoint(
     levels = tuple([line.data_ptr() for line in lines])
     given = written | {"levels": levels}
     _run(_adjoint, gradient.shape, weights, geometry, given, written.values())
+    free_ends(gradient, values, geometry)
     return gradient.to(wanted), values.to(wanted)
 
 
