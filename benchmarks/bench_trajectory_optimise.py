@@ -23,7 +23,7 @@ import torch
 from benchmarks.markers import check_or_write
 from pullback.trajectory import Limits, minimum_jerk
 
-# What a cubic spline with a knot at each sample is, in its coefficients: see plans/_decided.py.
+# What a cubic spline with a knot at each sample is, in its coefficients: see plans/_plan.py.
 POSITION, VELOCITY = (1 / 6, 4 / 6, 1 / 6), (-0.5, 0.0, 0.5)
 ACCELERATION, JERK = (1.0, -2.0, 1.0), (-1.0, 3.0, -3.0, 1.0)
 RESULTS = Path(__file__).parent / "results" / "trajectory_optimise.csv"

@@ -10,6 +10,7 @@ import threading
 import pytest
 import torch
 from tests.fuzzing import spread
+from tests.trajectory.transposed import transpose
 
 from pullback.errors import MissingExtraError, UnsupportedError
 from pullback.trajectory import State, backend_used, differentiate, integrate
@@ -45,7 +46,7 @@ def same_stencil(backend, horizons, dtype=torch.float64, boundaries=BOUNDARIES):
                     want = _reference.apply(x, values, table, geometry)
                     torch.testing.assert_close(got, want, **tolerance)
                     got = backend.apply_adjoint(grads, table, geometry)
-                    want = _reference.apply_adjoint(grads, table, geometry)
+                    want = transpose(_reference, grads, table, geometry)
                     torch.testing.assert_close(got, want, **tolerance)
 
 
@@ -60,7 +61,7 @@ def same_accumulate(backend, dtype=torch.float64, dof=2, every=1):
         grads = tuple(torch.randn(3, horizon + 1, dof, dtype=dtype) for _ in range(4))
         want = accumulate.apply(u, z, steps, (order,))
         torch.testing.assert_close(backend.apply(u, z, steps, (order,)), want)
-        want = accumulate.apply_adjoint(grads, steps, (order,))
+        want = transpose(accumulate, grads, steps, (order,))
         torch.testing.assert_close(backend.apply_adjoint(grads, steps, (order,)), want)
 
 
@@ -90,7 +91,7 @@ def test_any_number_of_joints(scheme, dtype, dof, monkeypatch):
                 got, want = _cpu.apply(*forward), _reference.apply(*forward)
                 torch.testing.assert_close(got, want, **(tolerance or {"rtol": 1e-4, "atol": 1e-3}))
                 got = _cpu.apply_adjoint(*adjoint)
-                want = _reference.apply_adjoint(*adjoint)
+                want = transpose(_reference, *adjoint)
                 torch.testing.assert_close(got, want, **(tolerance or {"rtol": 1e-4, "atol": 1e-3}))
 
 
@@ -110,7 +111,7 @@ def test_weights_of_any_kind(scheme, tables):
             got = _cpu.apply(x, values, table, layout.geometry)
             torch.testing.assert_close(got, _reference.apply(x, values, table, layout.geometry))
             got = _cpu.apply_adjoint(grads, table, layout.geometry)
-            torch.testing.assert_close(got, _reference.apply_adjoint(grads, table, layout.geometry))
+            torch.testing.assert_close(got, transpose(_reference, grads, table, layout.geometry))
 
 
 @pytest.mark.parametrize(
@@ -233,3 +234,20 @@ def test_operators_pass_torchs_own_check():
         torch.library.opcheck(torch.ops.pullback.levels, given, **utilities)
         adjoint = (x, x, x, x, *others)
         torch.library.opcheck(torch.ops.pullback.levels_adjoint, adjoint, **utilities)
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_what_a_backend_returns_is_memory_of_its_own(backend):
+    x = torch.randn(2, 9, 3, dtype=torch.float64, requires_grad=True)
+    before = x.detach().clone()
+    for motion in (
+        differentiate(x, 0.1, backend=backend),
+        differentiate(x, 0.1, start=State(position=1.0), backend=backend),
+        integrate(x, 0.1, start=State(0.0, 0.0), backend=backend),
+    ):
+        parts = (motion.position, motion.velocity, motion.acceleration, motion.jerk)
+        assert len({part.untyped_storage().data_ptr() for part in (x, *parts)}) == 5
+        with torch.no_grad():
+            for part in parts:
+                part.add_(1.0)
+    assert torch.equal(x, before)

@@ -8,7 +8,7 @@ import torch
 
 from pullback.errors import ArgumentError, ArgumentTypeError, MissingExtraError
 from pullback.trajectory import Limits, Motion, minimum_jerk, plot
-from pullback.trajectory._urdf import ENDLESS
+from pullback.trajectory._limits import ENDLESS
 
 POINTS = torch.tensor([[0.0, 1.0], [1.0, -1.0], [0.5, 0.0]])
 

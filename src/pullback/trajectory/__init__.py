@@ -15,11 +15,10 @@ from pullback.trajectory._exchange import (
     to_joint_trajectory,
     write_csv,
 )
-from pullback.trajectory._limits import Limits
+from pullback.trajectory._limits import Limits, read_urdf_limits
 from pullback.trajectory._motion import Motion, concatenate
 from pullback.trajectory._plot import plot
 from pullback.trajectory._state import State, free, hold, rest
-from pullback.trajectory._urdf import read_urdf_limits
 from pullback.trajectory.curves._differentiate import differentiate
 from pullback.trajectory.curves._integrate import integrate
 from pullback.trajectory.curves._quintic import quintic

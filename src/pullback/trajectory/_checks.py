@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._text import shown
-from pullback.internal.kernels._shapes import broadcast_shapes
+from pullback.internal.kernels._kernel import broadcast_shapes
 from pullback.internal.torch import disable_torch_function, innermost, is_symbolic
 
 __all__ = [

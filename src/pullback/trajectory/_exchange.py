@@ -4,8 +4,7 @@ import csv
 import io
 import itertools
 import numbers
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Context, Decimal
 from os import PathLike
@@ -19,13 +18,12 @@ from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import checked
 from pullback.internal._files import write_whole
 from pullback.trajectory._checks import check_increasing, plain, wide_dtype
+from pullback.trajectory._limits import check_names, reaching
 from pullback.trajectory._motion import Motion, check_dtype, check_finite
 from pullback.trajectory._state import PARTS
 
 __all__ = [
-    "check_names",
     "from_joint_trajectory",
-    "reaching",
     "read_csv",
     "to_joint_trajectory",
     "write_csv",
@@ -36,16 +34,6 @@ _NANO = 1_000_000_000
 _MOST_SECONDS = 2**31  # of a stamp, whose seconds are an int32
 # Sums of float64 as they are written, without rounding, and without errors for what is not finite.
 _EXACT = Context(prec=700, traps=[])
-
-
-@contextmanager
-def reaching(what: str, path: str | PathLike[str]) -> Iterator[None]:
-    """Refuse a file that the system does not let us have."""
-    try:
-        yield
-    except OSError as error:
-        given = f"{path}: {error.strerror}"
-        raise ArgumentError(f"The file cannot be {what}.", given=given) from error
 
 
 def _check_writable(motion: Motion, names: Sequence[str]) -> None:
@@ -65,13 +53,6 @@ def _check_writable(motion: Motion, names: Sequence[str]) -> None:
             given=f"{names!r} for {motion.dof} joints",
         )
     check_names(names)
-
-
-def check_names(names: Sequence[str]) -> None:
-    """Refuse a name that two joints have."""
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ArgumentError("Two joints have one name.", given=", ".join(map(repr, twice)))
 
 
 def _header(names: Iterable[str]) -> list[str]:

@@ -10,9 +10,8 @@ from torch import Tensor
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import checked
 from pullback.internal._extras import require
-from pullback.trajectory._limits import Limits, check_limits, range_of
+from pullback.trajectory._limits import ENDLESS, Limits, check_limits, range_of
 from pullback.trajectory._motion import Motion, check_finite
-from pullback.trajectory._urdf import ENDLESS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

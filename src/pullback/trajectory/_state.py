@@ -218,6 +218,13 @@ def spread_part(what: str, part: Any, samples: Tensor, index: Tensor | None = No
             expected=str(samples.dtype),
         )
     if index is not None and value.ndim:
+        if value.ndim != 2:
+            raise ArgumentError(
+                "With start_index, the parts of start are tables.",
+                given=f"shape {tuple(value.shape)}",
+                expected="[states, dof]",
+            )
+        check_rows("start_index", index, len(value))
         value = value.index_select(0, index.flatten()).unflatten(0, index.shape)
     if not fits_within(value.shape, shape) or (value.ndim and value.shape[-1] != shape[-1]):
         raise ArgumentError(

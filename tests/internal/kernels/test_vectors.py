@@ -6,42 +6,38 @@ import pytest
 from pullback.internal.kernels._cpu import compile_kernel
 from pullback.internal.kernels.vectors._cpu import (
     ROW,
-    VECTOR_BYTES,
     fence,
     load,
-    load_row,
-    load_whole_row,
-    load_wide,
-    load_wide_first,
+    load_first,
     pointer_at,
     pointer_to,
     splat,
-    splat_row,
     store,
     store_first,
     store_past_caches,
+    widen,
 )
 
 GUARD = 32
 
 
 @compile_kernel(nogil=True)
-def combine(weight, xs, ys, outs, size, past_caches, lanes):
+def combine(weight, xs, ys, outs, size, past_caches):
     x, y, out = pointer_to(xs), pointer_to(ys), pointer_to(outs)
     i = 0
-    while i + lanes <= size:
+    while i + ROW <= size:
         result = splat(weight) * load(x, i) - load(y, i)
         result += load(x, i)
         if past_caches:
             store_past_caches(out, i, result)
         else:
             store(out, i, result)
-        i += lanes
+        i += ROW
     for begin in range(i, size, ROW):
         left = min(ROW, size - begin)
-        given = load_whole_row(x, begin) if left == ROW else load_row(x, begin, left)
-        rest = splat_row(weight) * given - load_row(y, begin, left)
-        store_first(out, begin, rest + load_row(x, begin, left), left)
+        given = load(x, begin) if left == ROW else load_first(x, begin, left)
+        rest = splat(weight) * given - load_first(y, begin, left)
+        store_first(out, begin, rest + load_first(x, begin, left), left)
     fence()
 
 
@@ -61,7 +57,7 @@ def test_lanes_are_the_elements(dtype, past_caches, size):
     out = aligned(size, dtype)
     out[:] = 9
     weight = dtype(1.5)
-    combine(weight, x, y, out, size, past_caches, VECTOR_BYTES // dtype().itemsize)
+    combine(weight, x, y, out, size, past_caches)
     # No product is fused with a sum: exactly what numpy computes.
     np.testing.assert_array_equal(out[:size], (weight * x - y) + x)
     assert (out[size:] == 9).all()
@@ -70,7 +66,7 @@ def test_lanes_are_the_elements(dtype, past_caches, size):
 @compile_kernel(nogil=True)
 def copy_first(xs, outs, count):
     x, out = pointer_to(xs), pointer_to(outs)
-    store(out, 0, load_row(x, 0, count))
+    store(out, 0, load_first(x, 0, count))
 
 
 @pytest.mark.parametrize("count", range(9))
@@ -99,10 +95,10 @@ def test_an_address_is_read_as_numbers_of_the_type_given(dtype):
 def double_wide(xs, outs, count):
     x, out = pointer_to(xs), pointer_to(outs)
     if count < 8:
-        values = load_wide_first(x, 0, count)
+        values = widen(load_first(x, 0, count))
         store_first(out, 0, values + values, count)
     else:
-        values = load_wide(x, 0)
+        values = widen(load(x, 0))
         store(out, 0, values + values)
 
 

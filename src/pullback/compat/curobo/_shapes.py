@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError
-from pullback.internal.kernels._shapes import broadcast_shapes
+from pullback.internal.kernels._kernel import broadcast_shapes
 from pullback.trajectory._checks import concrete
 
 __all__ = ["check_shapes", "fill"]

@@ -1,4 +1,7 @@
-"""A kernel that is an operator of torch's where something watches, and a plain call elsewhere."""
+"""A kernel that is an operator of torch's where something watches, and a plain call elsewhere.
+
+And its `vmap`: the mapped dimension becomes a part of the batch that it has already.
+"""
 
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -7,7 +10,7 @@ import torch
 
 from pullback.internal.kernels._backend import is_plain
 
-__all__ = ["Kernel", "register_kernel"]
+__all__ = ["Kernel", "broadcast_batch", "broadcast_shapes", "fold_batch", "register_kernel"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,3 +51,69 @@ def register_kernel(name: str) -> Callable[[Callable[P, R]], Kernel[P, R]]:
         tensor([2., 2.])
     """
     return lambda function: Kernel(name, function)
+
+
+def fold_batch(operator: Callable[..., Any], tensors: int) -> Callable[..., Any]:
+    """Return the vmap rule of an operator of tensors ``[batch, ...]``.
+
+    Arguments:
+        operator: the operator; its outputs are all ``[batch, ...]``.
+        tensors: how many tensors come first. The last of them holds coefficients, ``[1, ...]``
+            for the whole batch or ``[batch, ...]``.
+    """
+
+    def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+        size = info.batch_size
+        moved = [
+            arg.movedim(dim, 0) if dim is not None else arg.expand(size, *arg.shape)
+            for arg, dim in zip(args[:tensors], in_dims[:tensors], strict=True)
+        ]
+        batch = moved[0].shape[1]
+        weights = moved.pop()
+        if in_dims[tensors - 1] is None and weights.shape[1] == 1:
+            weights = args[tensors - 1]
+        else:
+            weights = weights.expand(size, batch, *weights.shape[2:]).flatten(0, 1)
+        folded = [tensor.reshape(size * batch, *tensor.shape[2:]) for tensor in moved]
+        outputs = operator(*folded, weights, *args[tensors:])
+        unfolded = tuple(output.unflatten(0, (size, batch)) for output in outputs)
+        return unfolded, (0,) * len(unfolded)
+
+    return rule
+
+
+def broadcast_batch(operator: Callable[..., Any], ranks: tuple[int, ...]) -> Callable[..., Any]:
+    """Return the vmap rule of an operator of tensors ``[..., rank dimensions]``, all broadcast.
+
+    Arguments:
+        operator: the operator; its outputs have the common batch first.
+        ranks: of the tensors, which come first, how many dimensions are none of the batch.
+    """
+
+    def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+        mapped = list(zip(args, in_dims, ranks, strict=False))
+        most = max(t.dim() - rank - (dim is not None) for t, dim, rank in mapped)
+        tensors = []
+        for tensor, dim, rank in mapped:
+            first = tensor.unsqueeze(0) if dim is None else tensor.movedim(dim, 0)
+            missing = most + rank - (first.dim() - 1)
+            tensors.append(first.reshape(first.shape[0], *[1] * missing, *first.shape[1:]))
+        # The first of all batches has every dimension of the others.
+        tensors[0] = tensors[0].expand(info.batch_size, *tensors[0].shape[1:])
+        found = operator(*tensors, *args[len(ranks) :])
+        return found, 0 if not isinstance(found, tuple) else (0,) * len(found)
+
+    return rule
+
+
+def broadcast_shapes(*shapes: torch.Size) -> torch.Size:
+    """`torch.broadcast_shapes`, whose first call imports symbolic algebra, for half a second.
+
+    Where nothing watches, tensors without memory are broadcast instead.
+
+    Raises:
+        RuntimeError: the shapes cannot be broadcast.
+    """
+    if not is_plain():
+        return torch.broadcast_shapes(*shapes)
+    return torch.broadcast_tensors(*(torch.empty(s, device="meta") for s in shapes))[0].shape

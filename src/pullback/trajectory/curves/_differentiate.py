@@ -9,7 +9,6 @@ from torch import Tensor
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.kernels._backend import Backend, choose_backend, keep_results
 from pullback.trajectory._checks import (
-    as_tensor,
     check_choice,
     check_device,
     check_floating,
@@ -19,7 +18,7 @@ from pullback.trajectory._checks import (
     wide_dtype,
 )
 from pullback.trajectory._motion import Motion, make_motion
-from pullback.trajectory._state import PARTS, State, check_is_state, check_rows, free, spread_part
+from pullback.trajectory._state import PARTS, State, check_is_state, free, spread_part
 from pullback.trajectory.kernels._dispatch import kernels_word, move_lines
 from pullback.trajectory.kernels.stencil._weights import (
     SCHEMES,
@@ -176,10 +175,7 @@ def _collect(
 
 
 def _check_index(index: Any, state: State, samples: Tensor) -> None:
-    """Refuse an index that does not choose one row of a start's tables for each trajectory.
-
-    The tensors and lists of the start are tables ``[states, dof]``.
-    """
+    """Refuse an index that does not choose one state of a start for each trajectory."""
     batch, device = samples.shape[:-2], samples.device
     if not isinstance(index, Tensor) or index.dtype not in (torch.int32, torch.int64):
         given = str(index.dtype) if isinstance(index, Tensor) else type(index).__name__
@@ -198,15 +194,3 @@ def _check_index(index: Any, state: State, samples: Tensor) -> None:
             given="start_index without start",
             expected="start=State(position=table, ...) beside it",
         )
-    for name in state.given:
-        part = getattr(state, name)
-        if isinstance(part, (int, float)):
-            continue
-        table = as_tensor(f"{name} of the start", part, samples.dtype, device)
-        if table.ndim != 2:
-            raise ArgumentError(
-                "With start_index, the parts of start are tables.",
-                given=f"shape {tuple(table.shape)}",
-                expected="[states, dof]",
-            )
-        check_rows("start_index", index, len(table))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
-from pullback.internal.kernels._shapes import broadcast_shapes
+from pullback.internal.kernels._kernel import broadcast_shapes
 from pullback.internal.torch import innermost
 from pullback.trajectory._checks import (
     check_batch,

@@ -4,10 +4,11 @@ A family of kernels is linear in two inputs, such as positions and boundary valu
 its weights. So is its adjoint, and each is the other's backward: derivatives of every order are
 made of these two and of the gradient of the weights, which is plain torch.
 
-A family is a package whose modules `_reference`, `_cpu` and `_triton` have ``apply`` and
-``apply_adjoint``; the reference says also what its outputs are shaped like, and the gradient of the
-weights. Which kernels run is one word: an argument without a structure that each call would walk.
-The operators carry kernels and no rule of differentiation: that is `Levels`'.
+A family is a package whose modules `_cpu` and `_triton` have ``apply`` and ``apply_adjoint``. Its
+`_reference` has ``apply`` in plain torch, which needs neither operator nor Function, and says what
+its outputs are shaped like and what the gradient of the weights is. Which kernels run is one word:
+an argument without a structure that each call would walk. The operators carry kernels and no rule
+of differentiation: that is `Levels`'.
 """
 
 import functools
@@ -18,8 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from pullback.internal.kernels._backend import implementation, is_recorded
-from pullback.internal.kernels._folding import fold_batch
-from pullback.internal.kernels._kernel import register_kernel
+from pullback.internal.kernels._kernel import fold_batch, register_kernel
 from pullback.tensor import Function
 from pullback.trajectory.kernels.accumulate import _reference as accumulate
 from pullback.trajectory.kernels.stencil import _reference as stencil
@@ -139,7 +139,12 @@ class Levels(Function):
 def move_lines(weights: Tensor, word: str, x: Tensor, known: Tensor) -> tuple[Tensor, ...]:
     """The four levels ``[..., samples, dof]`` of ``x``, with ``known [trajectories, few, dof]``."""
     batch = x.shape[:-2]
-    if len(batch) == 1:
-        return Levels.apply(weights, word, False, x, known)
-    parts = Levels.apply(weights, word, False, x.reshape(len(known), *x.shape[-2:]), known)
+    flat = x if len(batch) == 1 else x.reshape(len(known), *x.shape[-2:])
+    if " reference " in word:
+        reference, numbers = _reference(word)
+        parts = reference.apply(flat, known, weights, numbers)
+    else:
+        parts = Levels.apply(weights, word, False, flat, known)
+    if flat is x:
+        return parts
     return tuple(part.reshape(*batch, *part.shape[1:]) for part in parts)

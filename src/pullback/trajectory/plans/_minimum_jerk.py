@@ -153,7 +153,7 @@ def least_motion(plan: Plan, points: Tensor, limits: Limits | None) -> Motion:
     change, found = keep_limits(plan, x, limits, plan.step)
     known = concrete(found)
     if known is not None and not bool(known.all()):
-        check_decided(plan, limits, plan.step)
+        check_decided(plan, x, limits, plan.step)
         _refuse(plan, limits, known)
     return to_motion(plan, x + change, plan.step)
 

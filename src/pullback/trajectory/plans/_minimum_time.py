@@ -108,7 +108,7 @@ def minimum_time(
     x = plan.least(plan.step)
     step = _least_step(plan, x, limits)
     if "position" in limits.given:  # others are kept by the step
-        check_decided(plan, limits, step)
+        check_decided(plan, x, limits, step)
     check_span("samples of least duration", step * (plan.samples - 1))
     return replace(to_motion(plan, x, step), start_time=None)
 
@@ -170,7 +170,7 @@ def _least_step(plan: Plan, x: Tensor, limits: Limits) -> Tensor:
         lower, upper = (end.unsqueeze(-1) for end in ends)
         value = (row_forms((kind,), x.device) @ x).squeeze(-2)
         if not power:
-            free = plan.decided((kind,)).free
+            free = plan.free((kind,))
             _check_place(value, lower, upper, free)
             continue
         # Beyond zero on either side, as a part of what there is to that side, which may be nothing.

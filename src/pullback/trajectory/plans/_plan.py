@@ -21,13 +21,13 @@ Source: de Boor, A Practical Guide to Splines, chapter X.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
-from pullback.internal.kernels._shapes import broadcast_shapes
+from pullback.internal.kernels._kernel import broadcast_shapes
 from pullback.trajectory._checks import (
     check_points,
     concrete,
@@ -60,18 +60,6 @@ _SPLINE = (
 # Of the square of a row, what is not a sum of conditions: a point is met on a sample if it is
 # a millionth of a step away.
 _APART = 1e-12
-# A smaller weight is rounding. That of far conditions would be seen beside limits on the jerk.
-_ROUNDING = 1e-9
-
-
-class Decided(NamedTuple):
-    """The rows of some kinds that are decided; of each there are no more than conditions."""
-
-    free: Tensor  # [..., kinds, samples], which of all rows are not, but of the motion
-    index: Tensor  # [..., kinds, few], the samples of those that are, and 0 for others
-    # [..., kinds, few + conditions], which of these are, and which of the conditions of the kind.
-    known: Tensor
-    weights: Tensor  # [..., kinds, few + conditions, conditions], the sums that they are
 
 
 def inner_rows(kinds: tuple[str, ...], samples: int, device: torch.device) -> Tensor:
@@ -88,14 +76,11 @@ def row_forms(kinds: tuple[str, ...], device: torch.device) -> Tensor:
     return torch.tensor(forms, dtype=torch.float64, device=device)
 
 
-def decide_rows(
-    conditions: Conditions, samples: int, given: tuple[str, ...], kinds: tuple[str, ...]
-) -> Decided:
-    """Find the rows within a motion that are sums of its conditions.
+def free_rows(conditions: Conditions, samples: int, kinds: tuple[str, ...]) -> Tensor:
+    """Which rows ``[..., kinds, samples]`` of a motion are no sums of its conditions.
 
-    With ``A' = Q R`` for conditions ``A``, a row ``r`` is one where ``|r|^2 = |Q' r|^2``, and then
-    it is ``A' w`` for ``R w = Q' r``. There are no derivatives. ``given`` says what each condition
-    is about.
+    With ``A' = Q R`` for conditions ``A``, a row ``r`` is one where ``|r|^2 = |Q' r|^2``. There are
+    no derivatives.
     """
     few, device = conditions.alpha.shape[-2], conditions.alpha.device
     spline = torch.tensor(_SPLINE, dtype=torch.float64, device=device)
@@ -104,25 +89,11 @@ def decide_rows(
     places = conditions.place.unsqueeze(-1) + torch.arange(4, device=device)
     matrix = torch.zeros(*batch, few, samples + 3, dtype=torch.float64, device=device)
     matrix = matrix.scatter(-1, places.expand(*batch, few, 4), parts)
-    basis, triangle = torch.linalg.qr(matrix.mT)
     forms = row_forms(kinds, device) @ spline
-    reach = (basis.unfold(-2, 4, 1) @ forms.mT).movedim(-1, -3)  # [..., kinds, samples, few]
-    inner = inner_rows(kinds, samples, device)
-    apart = (1 - reach.square().sum(-1) / forms.square().sum(-1, keepdim=True)).abs()
-    least, index = torch.where(inner, apart, torch.inf).topk(min(few, samples), largest=False)
-    known = least < _APART
-    index = torch.where(known, index, 0)
-    right = reach.gather(-2, index.unsqueeze(-1).expand(*index.shape, few))
-    weights = torch.linalg.solve_triangular(triangle.unsqueeze(-3), right.mT, upper=True).mT
-    weights = torch.where(known.unsqueeze(-1) & (weights.abs() > _ROUNDING), weights, 0.0)
-    own = torch.tensor([[part == kind for part in given] for kind in kinds], device=device)
-    own = own.expand(*index.shape[:-1], few)
-    return Decided(
-        inner & (apart >= _APART),
-        index,
-        torch.cat([known, own], dim=-1),
-        torch.cat([weights, own.to(weights.dtype).diag_embed()], dim=-2),
-    )
+    basis = torch.linalg.qr(matrix.mT).Q.unfold(-2, 4, 1)
+    reach = (basis @ forms.mT).square().sum(-2).mT  # [..., kinds, samples]
+    apart = (1 - reach / forms.square().sum(-1, keepdim=True)).abs()
+    return inner_rows(kinds, samples, device) & (apart >= _APART)
 
 
 POWERS = {name: power for power, name in enumerate(PARTS)}
@@ -152,11 +123,10 @@ class Plan:
     dtype: torch.dtype
     known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
-    def decided(self, kinds: tuple[str, ...]) -> Decided:
-        """The rows of these kinds that the conditions decide, found once."""
+    def free(self, kinds: tuple[str, ...]) -> Tensor:
+        """The rows of these kinds that the conditions do not decide, found once."""
         if kinds not in self.known:
-            given = ("position",) * self.points.shape[-2] + tuple(part for _, part, _ in self.ends)
-            self.known[kinds] = decide_rows(self.conditions, self.samples, given, kinds)
+            self.known[kinds] = free_rows(self.conditions, self.samples, kinds)
         return self.known[kinds]
 
     def least(self, step: Tensor) -> Tensor:

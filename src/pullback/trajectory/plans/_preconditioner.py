@@ -3,13 +3,15 @@
 import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
+from pullback.internal.kernels._backend import cpu_or_reference, implementation, is_plain
 from pullback.internal.torch import is_functorch_wrapped_tensor
+from pullback.tensor import Function
 from pullback.trajectory._checks import (
     MOST_SECONDS,
     check_choice,
@@ -18,7 +20,6 @@ from pullback.trajectory._checks import (
     is_number,
     plain,
 )
-from pullback.trajectory.kernels.banded import _solve as banded
 
 __all__ = ["Preconditioner"]
 
@@ -161,11 +162,11 @@ class Preconditioner:
 
     def positions(self, variables: Tensor) -> Tensor:
         """From variables ``[..., horizon, dof]``, in which the metric is the identity."""
-        return self._run(partial(banded.solve, self._factor), variables)
+        return self._run(partial(substitute, self._factor), variables)
 
     def variables(self, positions: Tensor) -> Tensor:
         """From positions ``[..., horizon, dof]`` to variables; the inverse of `positions`."""
-        return self._run(partial(banded.multiply, self._factor), positions)
+        return self._run(partial(multiply, self._factor), positions)
 
     def step(self, parameters: Iterable[Tensor] | Tensor) -> None:
         """Replace the gradient of each parameter ``[..., horizon, dof]`` by the smooth direction.
@@ -204,7 +205,53 @@ def _differences(x: Tensor, order: int, before: int, after: int) -> Tensor:
 
 
 def _solve(factor: Tensor, right: Tensor) -> Tensor:
-    return banded.solve(factor, banded.solve(factor, right, transposed=True))
+    return substitute(factor, substitute(factor, right, transposed=True))
+
+
+def multiply(factor: Tensor, x: Tensor) -> Tensor:
+    """``R x [..., size, dof]`` of an upper factor ``R`` whose rows are ``[size, width]``."""
+    size, width = factor.shape
+    ahead = torch.nn.functional.pad(x, (0, 0, 0, width - 1))
+    parts = [factor[:, d, None] * ahead[..., d : d + size, :] for d in range(width)]
+    return sum(parts[1:], parts[0])
+
+
+def substitute(factor: Tensor, right: Tensor, *, transposed: bool = False) -> Tensor:
+    """``R^-1 B [..., size, dof]``, or ``R^-T B``; batches are columns."""
+    rows = right.movedim(-2, 0)
+    found = Substitution.apply(rows.flatten(1), factor, transposed)
+    return found.unflatten(1, rows.shape[1:]).movedim(0, -2)
+
+
+class Substitution(Function):
+    """``R^-1 B`` or ``R^-T B``, linear in ``B``: each is the other's transpose."""
+
+    @staticmethod
+    def forward(right: Tensor, factor: Tensor, transposed: bool) -> Tensor:
+        """Substitute; where something watches, in plain torch."""
+        backend = cpu_or_reference(right.device) if is_plain(right, factor) else "reference"
+        kernels = implementation("pullback.trajectory.kernels.banded", backend)
+        return kernels.substitute(factor, right, transposed)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep the factor."""
+        _, factor, ctx.transposed = inputs
+        ctx.save_for_backward(factor)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None]:
+        """Substitute the other way."""
+        (factor,) = ctx.saved_tensors
+        return Substitution.apply(cotangent, factor, not ctx.transposed), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, of_right: Tensor, *_: Any) -> Tensor:
+        """Substitute the same way."""
+        # Written out: the derived rule compares <w, Jv> with <J'w, v> to a few rounding errors,
+        # and a badly conditioned factor differs by its condition.
+        (factor,) = ctx.saved_tensors
+        return Substitution.apply(of_right, factor, ctx.transposed)
 
 
 def _rows_of(

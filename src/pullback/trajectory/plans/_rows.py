@@ -13,7 +13,7 @@ from pullback.internal.torch import innermost
 from pullback.trajectory._checks import concrete, somewhere
 from pullback.trajectory._limits import Limits, range_of
 from pullback.trajectory.kernels.states._dispatch import ROWS, LeastMotion, bound_rows, find_rows
-from pullback.trajectory.plans._plan import POWERS, Plan, row_forms
+from pullback.trajectory.plans._plan import POWERS, Plan, inner_rows, row_forms
 
 __all__ = [
     "LONGEST",
@@ -33,8 +33,8 @@ _BETWEEN = ("ahead", "behind")
 
 # The velocity at ends that are free, beside the control points within the motion.
 _AT_END = "end velocity"
-# Of the size of what is added up.
-_ROUNDING = 1e-13
+# Of the largest row of its kind, what rounding makes of one that is decided.
+_ROUNDING = 1e-10
 # Of half the width of a range, or so many times an end where that is less: zero stays zero.
 _SMALL = 1e3
 # Of that, for what rounding leaves of rows that are met: up to 3e-13 at 256 samples, 4e-12 at
@@ -110,14 +110,15 @@ class _Program(NamedTuple):
 
 def _program(plan: Plan, x: Tensor, limits: Limits, step: Tensor) -> _Program:
     kinds = row_kinds(plan, limits)
-    free = plan.decided(kinds).free.unsqueeze(-3)
+    free = plan.free(kinds).unsqueeze(-3)
     ends = zip(*(aim_of(plan, limits, ROWS[kind].limit) for kind in kinds), strict=True)
     unit = _units(kinds, step)[..., None, :, None]
     lower, upper = (_stacked(end).mT.unsqueeze(-1) * unit for end in ends)
     value = row_forms(kinds, x.device) @ x
     half, middle = (upper - lower) / 2, (upper + lower) / 2
     scale = torch.where(free, 1 / half, 0.0)
-    fixed = _decided_level(plan, limits, step).mT.unsqueeze(-1)
+    excess, width = _decided_excess(plan, x, limits, step)
+    fixed = torch.where(excess > 0, 1 + 2 * excess / width, 0.0)
     level = torch.where(free, (value - middle) * scale, fixed)
     alpha, place = plan.conditions.alpha.unsqueeze(-3), plan.conditions.place.unsqueeze(-2)
     level, scale = level.detach(), scale.detach()
@@ -256,25 +257,23 @@ def _smooth_energy(order: int, steps: float, change: Tensor) -> Tensor:
     return change.square() * steps ** (1 - 2 * order if order else 0)
 
 
-def _decided_excess(plan: Plan, limits: Limits, step: Tensor) -> tuple[Tensor, Tensor]:
-    """How far what is decided is beyond its range, in seconds, and how wide that is.
+def _decided_excess(plan: Plan, x: Tensor, limits: Limits, step: Tensor) -> tuple[Tensor, Tensor]:
+    """How far decided rows are beyond their ranges, in seconds, and how wide these are.
 
-    ``[..., kinds, rows, dof]`` and ``[..., kinds, dof]``. What rounding explains is no excess.
+    ``[..., dof, kinds, samples]``, and one sample. What rounding explains is no excess.
     """
-    kinds = row_kinds(plan, limits)
-    decided, values = plan.decided(kinds), plan.values(step).unsqueeze(-3)
-    ends = []
+    kinds, ends = row_kinds(plan, limits), []
     for kind in (ROWS[kind].limit for kind in kinds):
         lower, upper = range_of(limits, kind, plan.points)
         slack = _slack(lower, upper)
         origin = plan.origin.squeeze(-2) if kind == "position" else 0.0
         ends.append((lower - slack - origin, upper + slack - origin))
-    lower, upper = map(_stacked, zip(*ends, strict=True))
-    unit = _units(kinds, step)[..., None, None]
-    value = decided.weights @ values / unit
-    rounding = _ROUNDING * (decided.weights.abs() @ values.abs()) / unit
-    beyond = torch.maximum(value - upper.unsqueeze(-2), lower.unsqueeze(-2) - value) - rounding
-    return torch.where(decided.known.unsqueeze(-1), beyond, -torch.inf), upper - lower
+    lower, upper = (_stacked(end).mT.unsqueeze(-1) for end in zip(*ends, strict=True))
+    value = row_forms(kinds, x.device) @ x / _units(kinds, step)[..., None, :, None]
+    rounding = _ROUNDING * value.abs().amax(-1, keepdim=True)
+    beyond = torch.maximum(value - upper, lower - value) - rounding
+    decided = inner_rows(kinds, plan.samples, x.device) & ~plan.free(kinds)
+    return torch.where(decided.unsqueeze(-3), beyond, -torch.inf), upper - lower
 
 
 def _stacked(parts: Iterable[Tensor]) -> Tensor:
@@ -288,13 +287,6 @@ def _units(kinds: tuple[str, ...], step: Tensor) -> Tensor:
     return step.unsqueeze(-1) ** powers
 
 
-def _decided_level(plan: Plan, limits: Limits, step: Tensor) -> Tensor:
-    """The largest level of what is decided where it is broken, or zero: ``[..., kinds, dof]``."""
-    excess, width = _decided_excess(plan, limits, step)
-    excess = excess.amax(-2)
-    return torch.where(excess > 0, 1 + 2 * excess / width, 0.0).detach()
-
-
 def check_given(plan: Plan, limits: Limits) -> None:
     """Refuse points and ends beyond their limits: no duration would mend them."""
     for end, kind, value in plan.ends:
@@ -304,28 +296,24 @@ def check_given(plan: Plan, limits: Limits) -> None:
         _check_range("position of a point", "position", plan.points + plan.origin, limits, plan)
 
 
-def check_decided(plan: Plan, limits: Limits, step: Tensor) -> None:
+def check_decided(plan: Plan, x: Tensor, limits: Limits, step: Tensor) -> None:
     """Refuse what is given where it leads beyond a limit, whatever the motion does elsewhere."""
-    kinds = row_kinds(plan, limits)
-    excess, _ = _decided_excess(plan, limits, step)
-    index = plan.decided(kinds).index
-    middles = torch.tensor([ROWS[kind].middle for kind in kinds], device=index.device)
-    place = index + middles.unsqueeze(-1)
-    excess = excess[..., : index.shape[-1], :]  # `check_given` looks at the others
-    both = torch.stack(torch.broadcast_tensors(excess, place.unsqueeze(-1)), dim=-1)
-    for number, kind in enumerate(kinds):
-        known = concrete(both[..., number, :, :, :])
-        if known is None or not bool((known[..., 0] > 0).any()):
-            continue
-        most, where = known.flatten(0, -2)[known[..., 0].argmax()].tolist()
-        end, apart = min(("start", where), ("goal", plan.samples - 1 - where), key=itemgetter(1))
-        limit = ROWS[kind].limit
-        raise ArgumentError(
-            f"The {limit} within {_steps(apart)} of the {end}, which is decided by what "
-            "is given there, exceeds its limit.",
-            given=f"{most:.6g} beyond the limit",
-            mend=f"Take more samples, raise the limit on {limit} or give less.",
-        )
+    excess = concrete(_decided_excess(plan, x, limits, step)[0])
+    if excess is None or not bool((excess > 0).any()):
+        return
+    by_kind = excess.flatten(0, -3).amax(0)
+    number = int((by_kind.amax(-1) > 0).nonzero()[0])
+    kind = row_kinds(plan, limits)[number]
+    most, index = by_kind[number].max(-1)
+    where = int(index) + ROWS[kind].middle
+    end, apart = min(("start", where), ("goal", plan.samples - 1 - where), key=itemgetter(1))
+    limit = ROWS[kind].limit
+    raise ArgumentError(
+        f"The {limit} within {_steps(apart)} of the {end}, which is decided by what "
+        "is given there, exceeds its limit.",
+        given=f"{float(most):.6g} beyond the limit",
+        mend=f"Take more samples, raise the limit on {limit} or give less.",
+    )
 
 
 def _steps(count: float) -> str:

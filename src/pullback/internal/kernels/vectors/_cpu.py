@@ -1,4 +1,4 @@
-"""Vectors of 64 bytes inside numba kernels: loads, stores and arithmetic, as they are written.
+"""Vectors of eight numbers inside numba kernels: loads, stores and arithmetic, as they are written.
 
 A compiler makes vector instructions of a plain loop only if it can prove much about it: few
 arrays, no index that could be negative, no stores that could meet a load. A kernel written with
@@ -29,19 +29,16 @@ __all__ = [
     "count_bytes",
     "fence",
     "load",
-    "load_row",
-    "load_whole_row",
-    "load_wide",
-    "load_wide_first",
+    "load_first",
     "on_stack",
     "pointer_at",
     "pointer_to",
     "pointers_at",
     "splat",
-    "splat_row",
     "store",
     "store_first",
     "store_past_caches",
+    "widen",
 ]
 
 # Callers do not pass the first argument, which is the compiler's; type checkers cannot know that.
@@ -49,45 +46,35 @@ _intrinsic: Any = intrinsic
 
 VECTOR_BYTES = 64
 ROW = 8
-"""How many numbers a vector of a row holds: an arm has seven joints, whatever their type."""
+"""How many numbers a vector holds, whatever their type: an arm has seven joints."""
 _INDEX = ir.IntType(32)
 
 
 class _Vector(types.Type):
-    """Numbers of one type: as many as fit 64 bytes, or as were asked for."""
+    """Eight numbers of one type."""
 
-    def __init__(self, item: Any, lanes: int | None = None) -> None:
+    def __init__(self, item: Any) -> None:
         self.item = item
-        self.lanes = lanes or VECTOR_BYTES * 8 // item.bitwidth
-        super().__init__(name=f"Vector({item}, {self.lanes})")
+        super().__init__(name=f"Vector({item})")
 
 
 @register_model(_Vector)
 class _VectorModel(models.PrimitiveModel):
     def __init__(self, manager: Any, vector: _Vector) -> None:
         item = manager.lookup(vector.item).get_value_type()
-        super().__init__(manager, vector, ir.VectorType(item, vector.lanes))
+        super().__init__(manager, vector, ir.VectorType(item, ROW))
 
 
-def _place(
-    context: Any, builder: Any, given: Any, arguments: Any, of: _Vector | None = None
-) -> tuple[Any, Any, int]:
-    """Where a vector begins in memory, its type there, and the bytes of one number.
-
-    A vector ``of`` another type has as many lanes there, each of them a number of the memory's.
-    """
+def _place(context: Any, builder: Any, given: Any, arguments: Any) -> tuple[Any, Any, int]:
+    """Where a vector begins in memory, its type there, and the bytes of one number."""
     item = given.args[0].dtype
-    vector = ir.VectorType(context.get_value_type(item), (of or _Vector(item)).lanes)
+    vector = ir.VectorType(context.get_value_type(item), ROW)
     place = builder.gep(arguments[0], [arguments[1]])
     return builder.bitcast(place, vector.as_pointer()), vector, item.bitwidth // 8
 
 
 def _narrow(builder: Any, values: Any, vector: Any) -> Any:
     return values if values.type == vector else builder.fptrunc(values, vector)
-
-
-def _widen(builder: Any, values: Any, vector: Any) -> Any:
-    return values if values.type == vector else builder.fpext(values, vector)
 
 
 def _fill(builder: Any, vector: Any, value: Any) -> Any:
@@ -205,50 +192,36 @@ def count_bytes(_context: Any, pointer: Any, size: Any, value: Any) -> Any:
     return types.intp(pointer, types.intp, types.uint8), generate
 
 
-def _loading(pointer: Any, vector: _Vector, *, counted: bool = False) -> Any:
-    """Read a vector from a place on; where lanes are counted, zero after the last of them."""
-
-    def generate(context: Any, builder: Any, given: Any, arguments: Any) -> Any:
-        found = _place(context, builder, given, arguments, vector)
-        place, _, size = found
-        values = (
-            _load_masked(builder, *found, arguments[2])
-            if counted
-            else builder.load(place, align=size)
-        )
-        return _widen(builder, values, context.get_value_type(vector))
-
-    return vector(pointer, types.intp, *[types.intp] * counted), generate
-
-
 @_intrinsic
 def load(_context: Any, pointer: Any, index: Any) -> Any:
     """``load(pointer, index)``: the vector that begins at ``pointer[index]``."""
-    return _loading(pointer, _Vector(pointer.dtype))
+
+    def generate(context: Any, builder: Any, given: Any, arguments: Any) -> Any:
+        place, _, size = _place(context, builder, given, arguments)
+        return builder.load(place, align=size)
+
+    return _Vector(pointer.dtype)(pointer, types.intp), generate
 
 
 @_intrinsic
-def load_row(_context: Any, pointer: Any, index: Any, count: Any) -> Any:
-    """``load_row(pointer, index, count)``: ``count`` numbers, at most `ROW`, and then zeros."""
-    return _loading(pointer, _Vector(pointer.dtype, ROW), counted=True)
+def load_first(_context: Any, pointer: Any, index: Any, count: Any) -> Any:
+    """``load_first(pointer, index, count)``: ``count`` numbers, at most `ROW`, and then zeros."""
+
+    def generate(context: Any, builder: Any, given: Any, arguments: Any) -> Any:
+        return _load_masked(builder, *_place(context, builder, given, arguments), arguments[2])
+
+    return _Vector(pointer.dtype)(pointer, types.intp, types.intp), generate
 
 
 @_intrinsic
-def load_whole_row(_context: Any, pointer: Any, index: Any) -> Any:
-    """``load_whole_row(pointer, index)``: `ROW` numbers."""
-    return _loading(pointer, _Vector(pointer.dtype, ROW))
+def widen(_context: Any, vector: Any) -> Any:
+    """``widen(vector)``: the same numbers in float64."""
 
+    def generate(context: Any, builder: Any, given: Any, arguments: Any) -> Any:
+        wide = context.get_value_type(given.return_type)
+        return arguments[0] if vector.item == types.float64 else builder.fpext(arguments[0], wide)
 
-@_intrinsic
-def load_wide(_context: Any, pointer: Any, index: Any) -> Any:
-    """``load_wide(pointer, index)``: a vector of float64, of numbers that may be narrower."""
-    return _loading(pointer, _Vector(types.float64))
-
-
-@_intrinsic
-def load_wide_first(_context: Any, pointer: Any, index: Any, count: Any) -> Any:
-    """``load_wide_first(pointer, index, count)``: the same, with zero after ``count`` lanes."""
-    return _loading(pointer, _Vector(types.float64), counted=True)
+    return _Vector(types.float64)(vector), generate
 
 
 def _load_masked(builder: Any, place: Any, vector: Any, size: int, count: Any) -> Any:
@@ -261,7 +234,7 @@ def _load_masked(builder: Any, place: Any, vector: Any, size: int, count: Any) -
 
 def _storing(*, past_caches: bool) -> Callable[..., Any]:
     def generate(context: Any, builder: Any, given: Any, arguments: Any) -> Any:
-        place, vector, size = _place(context, builder, given, arguments, given.args[2])
+        place, vector, size = _place(context, builder, given, arguments)
         values = _narrow(builder, arguments[2], vector)
         stored = builder.store(values, place, align=size * (vector.count if past_caches else 1))
         if past_caches:
@@ -301,7 +274,7 @@ def store_first(_context: Any, pointer: Any, index: Any, vector: Any, count: Any
     """
 
     def generate(context: Any, builder: Any, given: Any, arguments: Any) -> Any:
-        place, vector, size = _place(context, builder, given, arguments, given.args[2])
+        place, vector, size = _place(context, builder, given, arguments)
         pointer, index, values, count = arguments
         values = _narrow(builder, values, vector)
         every = builder.icmp_signed("==", count, ir.Constant(count.type, vector.count))
@@ -326,23 +299,15 @@ def fence(_context: Any) -> Any:
     return types.void(), generate
 
 
-def _splatting(vector: _Vector) -> Any:
-    def generate(context: Any, builder: Any, _given: Any, arguments: Any) -> Any:
-        return _fill(builder, context.get_value_type(vector), arguments[0])
-
-    return vector(vector.item), generate
-
-
 @_intrinsic
 def splat(_context: Any, value: Any) -> Any:
     """``splat(value)``: one number in all lanes."""
-    return _splatting(_Vector(value))
+    vector = _Vector(value)
 
+    def generate(context: Any, builder: Any, _given: Any, arguments: Any) -> Any:
+        return _fill(builder, context.get_value_type(vector), arguments[0])
 
-@_intrinsic
-def splat_row(_context: Any, value: Any) -> Any:
-    """``splat_row(value)``: one number in all lanes of a vector of a row."""
-    return _splatting(_Vector(value, ROW))
+    return vector(value), generate
 
 
 class _OfVectors(AbstractTemplate):

@@ -13,21 +13,20 @@ from torch import Tensor
 from pullback.internal.kernels._cpu import compile_kernel, compile_part
 from pullback.internal.kernels._threads import ZEROS, count_threads, in_memory, run_slices
 from pullback.internal.kernels.vectors._cpu import (
-    VECTOR_BYTES,
-    load_wide,
-    load_wide_first,
+    ROW,
+    load,
+    load_first,
     pointer_at,
     pointers_at,
     splat,
     store,
     store_first,
+    widen,
 )
 
 __all__ = ["apply", "apply_adjoint"]
 
 _kernel, _part = compile_kernel(nogil=True), compile_part(nogil=True)
-
-LANES = VECTOR_BYTES // 8
 
 
 class Sizes(NamedTuple):
@@ -52,7 +51,7 @@ def _coefficients(steps, at, order):
 @_part
 def _put(level, at, vector, count, end):
     # What a whole vector writes beyond its row, the rows that follow write again.
-    if at + LANES <= end:
+    if at + ROW <= end:
         store(level, at, vector)
     else:
         store_first(level, at, vector, count)
@@ -61,7 +60,7 @@ def _put(level, at, vector, count, end):
 @_part
 def _take(level, at, count, end):
     # What a whole vector reads beyond its row goes nowhere.
-    return load_wide(level, at) if at + LANES <= end else load_wide_first(level, at, count)
+    return widen(load(level, at) if at + ROW <= end else load_first(level, at, count))
 
 
 @_part
@@ -74,14 +73,14 @@ def _forward_lanes(control, initial, steps, levels, at, place, stride, count, si
     horizon, dof, order = sizes.horizon, sizes.dof, sizes.order
     position, velocity, acceleration, jerk = levels
     # Beside a block of joints that comes before it, the last one writes its own alone.
-    end = at[2] + horizon * dof + count if count == min(dof, LANES) else 0
+    end = at[2] + horizon * dof + count if count == min(dof, ROW) else 0
     zero = splat(0.0)
-    z0 = load_wide_first(initial, at[1], count)
-    z1 = load_wide_first(initial, at[1] + dof, count) if order > 1 else zero
-    z2 = load_wide_first(initial, at[1] + 2 * dof, count) if order > 2 else zero
+    z0 = widen(load_first(initial, at[1], count))
+    z1 = widen(load_first(initial, at[1] + dof, count)) if order > 1 else zero
+    z2 = widen(load_first(initial, at[1] + 2 * dof, count)) if order > 2 else zero
     for h in range(horizon + 1):
         # The control is held over each step, and its last value at the last sample.
-        u = load_wide_first(control, at[0] + min(h, horizon - 1) * dof, count)
+        u = widen(load_first(control, at[0] + min(h, horizon - 1) * dof, count))
         i, e = at[2] + h * dof, place + min(h, horizon - 1) * stride
         e1, e2, e3 = _coefficients(steps, e, order)
         # The control is the state of its order; of those above there is nothing.
@@ -139,9 +138,9 @@ def _run(zero, control, initial, steps, levels, sizes, tables, rows, forward, fi
     stride = order if rows > 1 else 0
     for b in range(first, last):
         place = (b if tables > 1 else 0) * rows * order
-        for d in range(0, dof, LANES):
+        for d in range(0, dof, ROW):
             at = (b * horizon * dof + d, b * order * dof + d, b * (horizon + 1) * dof + d)
-            count = min(LANES, dof - d)
+            count = min(ROW, dof - d)
             given = (controls, states, coefficients, outputs, at, place, stride, count, sizes)
             if forward:
                 _forward_lanes(*given)

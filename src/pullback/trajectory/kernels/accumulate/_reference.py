@@ -8,7 +8,7 @@ each step, ``z_i[h + 1] = z_i[h] + sum_k e_k[h] z_(i + k)[h]``, with coefficient
     euler                  e_1 = dt          each state is advanced by the old one above it
 
 The highest state is a running sum of the control, the next one a running sum of that: no loop over
-time is needed.
+time is needed, and torch differentiates it.
 """
 
 from typing import Literal
@@ -18,16 +18,7 @@ from torch import Tensor
 
 from pullback.internal.kernels._backend import keep_results
 
-__all__ = [
-    "METHODS",
-    "Method",
-    "apply",
-    "apply_adjoint",
-    "sizes",
-    "step_table",
-    "uniform_table",
-    "weights_adjoint",
-]
+__all__ = ["METHODS", "Method", "apply", "sizes", "step_table", "uniform_table", "weights_adjoint"]
 
 Method = Literal["exact", "semi_implicit_euler", "euler"]
 
@@ -82,8 +73,9 @@ def apply(
         increments = _total([steps[:, :, k, None] * z[:, :-1] for k, z in enumerate(levels)])
         first = initial[:, state, None].to(dtype)
         levels.insert(0, torch.cat([first, increments], dim=1).cumsum(1))
-    while len(levels) < 4:
-        levels.append(torch.zeros_like(levels[0]))
+    none = torch.zeros((), dtype=torch.bool, device=control.device)
+    while len(levels) < 4:  # of zeros that are followed as the others are
+        levels.append(torch.where(none, levels[0], 0.0))
     position, velocity, acceleration, jerk = (level.to(control.dtype) for level in levels)
     return position, velocity, acceleration, jerk
 
@@ -101,20 +93,6 @@ def _costates(cotangents: tuple[Tensor, ...], steps: Tensor, order: int) -> list
             own = own + torch.nn.functional.pad(_total(later), (0, 0, 0, 1))
         costates.append(own.flip(1).cumsum(1).flip(1))
     return costates
-
-
-def apply_adjoint(
-    cotangents: tuple[Tensor, Tensor, Tensor, Tensor], steps: Tensor, code: tuple[int, ...]
-) -> tuple[Tensor, Tensor]:
-    """Return the gradients of control and initial states: the transpose of `apply`."""
-    (order,), dtype = code, cotangents[0].dtype
-    costates = _costates(cotangents, steps, order)
-    held = cotangents[order].to(steps.dtype)
-    control = torch.cat([held[:, :-2], held[:, -2:].sum(1, keepdim=True)], dim=1)
-    for state, costate in enumerate(costates):
-        control = control + steps[:, :, order - state - 1, None] * costate[:, 1:]
-    initial = torch.stack([costate[:, 0] for costate in costates], dim=1)
-    return control.to(dtype), initial.to(dtype)
 
 
 def weights_adjoint(

@@ -14,9 +14,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, UnsupportedError
 from pullback.internal.kernels._backend import cpu_or_reference, implementation
-from pullback.internal.kernels._folding import broadcast_batch
-from pullback.internal.kernels._kernel import register_kernel
-from pullback.internal.kernels._shapes import broadcast_shapes
+from pullback.internal.kernels._kernel import broadcast_batch, broadcast_shapes, register_kernel
 from pullback.tensor import Function
 from pullback.trajectory._checks import concrete
 from pullback.trajectory.kernels.states import _search

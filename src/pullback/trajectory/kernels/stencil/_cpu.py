@@ -26,15 +26,16 @@ from pullback.internal.kernels.vectors._cpu import (
     ROW,
     VECTOR_BYTES,
     fence,
-    load_row,
-    load_whole_row,
+    load,
+    load_first,
     on_stack,
     pointer_at,
     pointers_at,
-    splat_row,
+    splat,
     store_first,
     store_past_caches,
 )
+from pullback.trajectory.kernels.stencil._reference import free_ends, replace_ends
 
 __all__ = ["apply", "apply_adjoint"]
 
@@ -55,7 +56,7 @@ _unrolled = compile_part(nogil=True, inline="always")
 
 
 class Shape(NamedTuple):
-    """The sizes of a problem, those of its weights, and its `Layout.geometry`."""
+    """The sizes of a problem, those of its weights, and the first of its `Layout.geometry`."""
 
     horizon: int
     dof: int
@@ -66,8 +67,6 @@ class Shape(NamedTuple):
     width: int
     left: int
     right: int
-    head: int
-    tail: int
 
 
 @_part
@@ -108,7 +107,7 @@ def _is_flat(shape, inside):
 
 @_part
 def _take(pointer, index, count):
-    return load_whole_row(pointer, index) if count == ROW else load_row(pointer, index, count)
+    return load(pointer, index) if count == ROW else load_first(pointer, index, count)
 
 
 @_part
@@ -136,7 +135,7 @@ def _forward_span(width, count, given):
     v_row = table + _find_row(h, shape)
     a_row, j_row = v_row + columns, v_row + 2 * columns
     window = (_find_window(h, shape) - h) * dof
-    nothing = splat_row(weights[table] - weights[table])
+    nothing = splat(weights[table] - weights[table])
     for b in range(several[0], several[1]):
         start = (b * horizon + h) * dof
         other, i, last = b * (columns - width) * dof - start, start, start + size - count
@@ -148,17 +147,17 @@ def _forward_span(width, count, given):
                 o = width - 1 - n
                 near = _take(x, begin + n * dof, count) - here
                 far = _take(x, begin + o * dof, count) - here
-                v += splat_row(weights[v_row + n]) * near + splat_row(weights[v_row + o]) * far
-                a += splat_row(weights[a_row + n]) * near + splat_row(weights[a_row + o]) * far
-                j += splat_row(weights[j_row + n]) * near + splat_row(weights[j_row + o]) * far
+                v += splat(weights[v_row + n]) * near + splat(weights[v_row + o]) * far
+                a += splat(weights[a_row + n]) * near + splat(weights[a_row + o]) * far
+                j += splat(weights[j_row + n]) * near + splat(weights[j_row + o]) * far
             for n in range(0 if inside else columns):
                 if n < width:
                     part = _take(x, begin + n * dof, count) - here
                 else:
                     part = _take(conditions, other + i + (n - width) * dof, count)
-                v += splat_row(weights[v_row + n]) * part
-                a += splat_row(weights[a_row + n]) * part
-                j += splat_row(weights[j_row + n]) * part
+                v += splat(weights[v_row + n]) * part
+                a += splat(weights[a_row + n]) * part
+                j += splat(weights[j_row + n]) * part
             _put(outputs[0], i, here, count, past_caches)
             _put(outputs[1], i, v, count, past_caches)
             _put(outputs[2], i, a, count, past_caches)
@@ -166,21 +165,6 @@ def _forward_span(width, count, given):
             if i == last:
                 break
             i = _step(i, last)
-
-
-@_part
-def _replace_ends(x, conditions, position, several, shape):
-    # The trajectories with the positions that are given at their ends, which is what rows read.
-    horizon, dof = shape.horizon, shape.dof
-    for i in range(several[0] * horizon * dof, several[1] * horizon * dof):
-        position[i] = x[i]
-    for b in range(several[0], several[1]):
-        for end in range(2):
-            column = shape.tail if end else shape.head
-            i = (b * horizon + end * (horizon - 1)) * dof
-            known = (b * (shape.columns - shape.width) + column) * dof
-            for d in range(dof if column >= 0 else 0):
-                position[i + d] = conditions[known + d]
 
 
 @_part
@@ -195,22 +179,16 @@ def _forward(zero, given, known, weights_at, shape, past_caches, levels, first, 
     horizon, left, right = shape.horizon, shape.left, shape.right
     x, conditions = pointer_at(given, zero), pointer_at(known, zero)
     weights, outputs = pointer_at(weights_at, zero), pointers_at(levels, zero)
-    # Where ends are replaced, the first output is what rows read, too.
-    replaced = shape.head >= 0 or shape.tail >= 0
-    source = outputs[0] if replaced else x
     inside = (horizon - left - right) * shape.dof
     flat, together = _is_flat(shape, inside), _count_together(shape)
     for b in range(first, last, together):
         several = (b, min(b + together, last))
         table = _find_table(b, shape)
-        if replaced:
-            _replace_ends(x, conditions, source, several, shape)
         h = 0
         while h < horizon:
             whole = flat and h == left
             span = (h, inside if whole else shape.dof, whole)
-            known = (source, conditions)
-            given = (span, known, outputs, several, weights, table, shape, past_caches)
+            given = (span, (x, conditions), outputs, several, weights, table, shape, past_caches)
             if whole and shape.width == 5:
                 _forward_span(5, ROW, given)
             elif whole:
@@ -249,9 +227,9 @@ def _adjoint_span(many, count, m, size, given):
         while True:
             total, c, w = _take(position, i, count), i + (first - m) * dof, 0
             for _ in range(many):
-                v = splat_row(readers[w]) * _take(velocity, c, count)
-                a = splat_row(readers[w + 1]) * _take(acceleration, c, count)
-                total += (v + a) + splat_row(readers[w + 2]) * _take(jerk, c, count)
+                v = splat(readers[w]) * _take(velocity, c, count)
+                a = splat(readers[w + 1]) * _take(acceleration, c, count)
+                total += (v + a) + splat(readers[w + 2]) * _take(jerk, c, count)
                 c, w = c + dof, w + 3
             _put(out, i, total, count, past_caches)
             if i == last:
@@ -269,27 +247,15 @@ def _adjoint_known(gradients, values, b, weights, table, shape):
     for n in range(width, columns):
         for d in range(0, dof, ROW):
             count = min(ROW, dof - d)
-            total = splat_row(weights[table] - weights[table])
+            total = splat(weights[table] - weights[table])
             for end in range(left + right):
                 h = end if end < left else horizon - right + (end - left)
                 row, c = table + _find_row(h, shape) + n, at + h * dof + d
-                v = splat_row(weights[row]) * _take(velocity, c, count)
-                a = splat_row(weights[row + columns]) * _take(acceleration, c, count)
-                j = splat_row(weights[row + 2 * columns]) * _take(jerk, c, count)
+                v = splat(weights[row]) * _take(velocity, c, count)
+                a = splat(weights[row + columns]) * _take(acceleration, c, count)
+                j = splat(weights[row + 2 * columns]) * _take(jerk, c, count)
                 total += (v + a) + j
             store_first(values, known + (n - width) * dof + d, total, count)
-
-
-@_part
-def _free_ends(out, values, b, shape):
-    # A sample that is replaced has no say; its gradient belongs to what replaces it.
-    horizon, dof = shape.horizon, shape.dof
-    for end in range(2):
-        column, i = shape.tail if end else shape.head, (b * horizon + end * (horizon - 1)) * dof
-        known = (b * (shape.columns - shape.width) + column) * dof
-        for d in range(dof if column >= 0 else 0):
-            values[known + d] += out[i + d]
-            out[i + d] = 0
 
 
 @_kernel
@@ -319,7 +285,6 @@ def _adjoint(zero, levels, weights_at, shape, past_caches, gradient, of_known, f
             m = horizon - width if whole else m + 1
         for one in range(several[0], several[1]):
             _adjoint_known(gradients, values, one, weights, table, shape)
-            _free_ends(out, values, one, shape)
     if past_caches:
         fence()
 
@@ -329,7 +294,7 @@ def _shape(
     horizon: int, dof: int, tables: int, rows: int, columns: int, geometry: tuple[int, ...]
 ) -> tuple[int, ...]:
     # Its fields have their names again in the kernel: numba takes 3 us to read a named tuple.
-    return tuple(Shape(horizon, dof, tables, rows, columns, *geometry))
+    return tuple(Shape(horizon, dof, tables, rows, columns, *geometry[:4]))
 
 
 def apply(
@@ -337,7 +302,8 @@ def apply(
 ) -> tuple[Tensor, ...]:
     """`pullback.trajectory.kernels.stencil._reference.apply` on the CPU."""
     dtype, wanted = weights.dtype, x.dtype
-    x, conditions, new = in_memory(x, dtype), in_memory(conditions, dtype), torch.empty_like
+    x = in_memory(replace_ends(x, conditions, geometry), dtype)
+    conditions, new = in_memory(conditions, dtype), torch.empty_like
     outputs = (new(x), new(x), new(x), new(x))
     levels = tuple([output.data_ptr() for output in outputs])
     given = {"given": x.data_ptr(), "known": conditions.data_ptr(), "levels": levels}
@@ -358,6 +324,7 @@ def apply_adjoint(
     levels = tuple([line.data_ptr() for line in lines])
     given = written | {"levels": levels}
     _run(_adjoint, gradient.shape, weights, geometry, given, written.values())
+    free_ends(gradient, values, geometry)
     return gradient.to(wanted), values.to(wanted)
 
 

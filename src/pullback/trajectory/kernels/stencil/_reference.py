@@ -6,13 +6,13 @@ With a window of samples ``x[s(h) + j]`` around row ``h``, weights ``W`` and bou
 
 for the orders k = 1, 2, 3. Differences are taken relative to the row's own position, which loses
 nothing where positions are large and steps are small; the weight of the row itself is therefore
-implied, minus the sum of the others. It is linear in (x, c) and in W, and so is its adjoint.
+implied, minus the sum of the others. It is linear in (x, c) and in W, and differentiated by torch.
 """
 
 import torch
 from torch import Tensor
 
-__all__ = ["apply", "apply_adjoint", "sizes", "weights_adjoint"]
+__all__ = ["apply", "free_ends", "replace_ends", "sizes", "weights_adjoint"]
 
 
 def _gather_rows(
@@ -31,11 +31,22 @@ def _gather_rows(
     return begin, torch.where(sample >= horizon - right, sample - horizon + rows, row)
 
 
-def _replace_ends(x: Tensor, conditions: Tensor, geometry: tuple[int, ...]) -> Tensor:
+def replace_ends(x: Tensor, conditions: Tensor, geometry: tuple[int, ...]) -> Tensor:
+    """The trajectories with the positions that are given at their ends, which is what rows read."""
     first, last = geometry[4:]
+    if first < 0 and last < 0:
+        return x
     head = x[:, :1] if first < 0 else conditions[:, first : first + 1]
     tail = x[:, -1:] if last < 0 else conditions[:, last : last + 1]
     return torch.cat([head, x[:, 1:-1], tail], dim=1)
+
+
+def free_ends(gradient: Tensor, values: Tensor, geometry: tuple[int, ...]) -> None:
+    """Of gradients: a sample that is replaced has none, as it belongs to what replaces it."""
+    for row, column in zip((0, -1), geometry[4:], strict=True):
+        if column >= 0 and gradient.numel():
+            values[:, column] += gradient[:, row]
+            gradient[:, row] = 0
 
 
 def sizes(weights: Tensor, geometry: tuple[int, ...]) -> tuple[int, int]:
@@ -51,43 +62,25 @@ def apply(
     Of positions ``x [batch, horizon, dof]``, boundary values ``[batch, conditions, dof]`` and
     weights ``[1 or batch, rows, 3, width + conditions]``.
     """
-    width = geometry[1]
-    position = _replace_ends(x, conditions, geometry).to(weights.dtype)
+    row, position, columns = _columns(x, conditions, weights, geometry)
+    spread = weights.index_select(1, row).unsqueeze(-1)  # [1 or batch, horizon, 3, many, 1]
+    levels = [position]
+    for order in range(3):
+        parts = [spread[:, :, order, number] * part for number, part in enumerate(columns)]
+        levels.append(sum(parts[1:], parts[0]))
+    position, velocity, acceleration, jerk = (level.to(x.dtype, copy=True) for level in levels)
+    return position, velocity, acceleration, jerk
+
+
+def _columns(
+    x: Tensor, conditions: Tensor, weights: Tensor, geometry: tuple[int, ...]
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """The row of weights of each sample, positions, and what each weight of a row is of."""
+    position = replace_ends(x, conditions, geometry).to(weights.dtype)
     begin, row = _gather_rows(x.shape[1], weights.shape[1], geometry, x.device)
-    spread = weights[:, row]
-    kernel = "thkm,bmd->kbhd" if weights.shape[0] == 1 else "bhkm,bmd->kbhd"
-    outputs = torch.einsum(kernel, spread[..., width:], conditions.to(weights.dtype))
-    for j in range(width):
-        difference = position[:, begin + j] - position
-        outputs = outputs + spread[..., j].movedim(-1, 0)[..., None] * difference
-    velocity, acceleration, jerk = outputs.to(x.dtype)
-    return position.to(x.dtype), velocity, acceleration, jerk
-
-
-def apply_adjoint(
-    cotangents: tuple[Tensor, Tensor, Tensor, Tensor], weights: Tensor, geometry: tuple[int, ...]
-) -> tuple[Tensor, Tensor]:
-    """Return the gradients of positions and boundary values: the transpose of `apply`."""
-    dtype = weights.dtype
-    width, first, last = geometry[1], geometry[4], geometry[5]
-    position = cotangents[0].to(dtype)
-    horizon = position.shape[1]
-    begin, row = _gather_rows(horizon, weights.shape[1], geometry, position.device)
-    spread = weights[:, row]
-    stacked = torch.stack([cotangent.to(dtype) for cotangent in cotangents[1:]])
-    gradient = position
-    for j in range(width):
-        share = (spread[..., j].movedim(-1, 0)[..., None] * stacked).sum(0)
-        gradient = (gradient - share).index_add(1, begin + j, share)
-    values = (spread[..., width:, None] * stacked.permute(1, 2, 0, 3)[..., None, :]).sum((1, 2))
-    ends = [gradient[:, :1], gradient[:, -1:]]
-    for end, column in enumerate((first, last)):
-        if column >= 0:
-            at = torch.tensor([column], device=position.device)
-            values = values.index_add(1, at, ends[end])
-            ends[end] = torch.zeros_like(ends[end])
-    gradient = torch.cat([ends[0], gradient[:, 1:-1], ends[1]], dim=1)
-    return gradient.to(cotangents[0].dtype), values.to(cotangents[0].dtype)
+    near = [position.index_select(1, begin + j) - position for j in range(geometry[1])]
+    given = conditions.to(weights.dtype).unsqueeze(2).expand(-1, -1, x.shape[1], -1)
+    return row, position, near + list(given.unbind(1))
 
 
 def weights_adjoint(
@@ -101,18 +94,10 @@ def weights_adjoint(
 
     Of the weights only shape and dtype matter.
     """
-    dtype, width = weights.dtype, geometry[1]
-    shared = weights.shape[0] == 1
-    position = _replace_ends(x, conditions, geometry).to(dtype)
-    begin, row = _gather_rows(x.shape[1], weights.shape[1], geometry, x.device)
-    stacked = torch.stack([cotangent.to(dtype) for cotangent in cotangents[1:]], dim=2)
-    windows = torch.stack([position[:, begin + j] - position for j in range(width)], dim=2)
-    kernel = "bhkd,bhjd->hkj" if shared else "bhkd,bhjd->bhkj"
-    nodes = torch.einsum(kernel, stacked, windows)
-    kernel = "bhkd,bmd->hkm" if shared else "bhkd,bmd->bhkm"
-    values = torch.einsum(kernel, stacked, conditions.to(dtype))
-    columns = torch.cat([nodes, values], dim=-1)
-    columns = columns[None] if shared else columns
-    if weights.shape[1] == x.shape[1]:
-        return columns
-    return torch.zeros_like(weights).index_add(1, row, columns)
+    row, _, columns = _columns(x, conditions, weights, geometry)
+    stacked = torch.stack([cotangent.to(weights.dtype) for cotangent in cotangents[1:]], dim=2)
+    kernel = "bhkd,bhmd->hkm" if weights.shape[0] == 1 else "bhkd,bhmd->bhkm"
+    steep = torch.einsum(kernel, stacked, torch.stack(columns, dim=2))
+    steep = steep[None] if weights.shape[0] == 1 else steep
+    alone = weights.shape[1] == x.shape[1]
+    return steep if alone else torch.zeros_like(weights).index_add(1, row, steep)

@@ -12,6 +12,8 @@ import triton  # pyrefly: ignore[missing-import]
 import triton.language as tl  # pyrefly: ignore[missing-import]
 from torch import Tensor
 
+from pullback.trajectory.kernels.stencil._reference import free_ends, replace_ends
+
 __all__ = ["apply", "apply_adjoint"]
 
 _BLOCK = 1024
@@ -25,27 +27,11 @@ def _row_of(h, horizon, rows, LEFT: tl.constexpr, RIGHT: tl.constexpr):
 
 
 @triton.jit
-def _load_sample(
-    x, values, b, h, d, live, horizon, dof, count, FIRST: tl.constexpr, LAST: tl.constexpr
-):
-    sample = tl.load(x + (b * horizon + h) * dof + d, mask=live, other=0.0)
-    if FIRST >= 0:
-        at = live & (h == 0)
-        value = tl.load(values + (b * count + FIRST) * dof + d, mask=at, other=0.0)
-        sample = tl.where(at, value, sample)
-    if LAST >= 0:
-        at = live & (h == horizon - 1)
-        value = tl.load(values + (b * count + LAST) * dof + d, mask=at, other=0.0)
-        sample = tl.where(at, value, sample)
-    return sample
-
-
-@triton.jit
 def _forward(
     x, values, weights, position, velocity, acceleration, jerk,
     blocks, horizon, dof, rows, stride, COUNT: tl.constexpr, INDEX: tl.constexpr,
     BEFORE: tl.constexpr, WIDTH: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
-    FIRST: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     b = (tl.program_id(0) // blocks).to(tl.int64)
     i = (tl.program_id(0) % blocks).to(INDEX) * BLOCK + tl.arange(0, BLOCK)
@@ -55,14 +41,13 @@ def _forward(
     columns = WIDTH + COUNT
     table = weights + b * stride + _row_of(h, horizon, rows, LEFT, RIGHT) * (3 * columns)
     dtype = weights.dtype.element_ty
-    here = _load_sample(x, values, b, h, d, live, horizon, dof, COUNT, FIRST, LAST).to(dtype)
+    base = x + b * horizon * dof + d
+    here = tl.load(base + h * dof, mask=live, other=0.0).to(dtype)
     v = tl.zeros([BLOCK], dtype)
     a = tl.zeros([BLOCK], dtype)
     j = tl.zeros([BLOCK], dtype)
     for k in tl.static_range(WIDTH):
-        near = begin + k
-        away = _load_sample(x, values, b, near, d, live, horizon, dof, COUNT, FIRST, LAST)
-        away = away.to(dtype) - here
+        away = tl.load(base + (begin + k) * dof, mask=live, other=0.0).to(dtype) - here
         v += tl.load(table + k, mask=live, other=0.0) * away
         a += tl.load(table + columns + k, mask=live, other=0.0) * away
         j += tl.load(table + 2 * columns + k, mask=live, other=0.0) * away
@@ -84,7 +69,7 @@ def _adjoint(
     gp, gv, ga, gj, weights, gradient,
     blocks, horizon, dof, rows, stride, COUNT: tl.constexpr, INDEX: tl.constexpr,
     BEFORE: tl.constexpr, WIDTH: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
-    FIRST: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     b = (tl.program_id(0) // blocks).to(tl.int64)
     i = (tl.program_id(0) % blocks).to(INDEX) * BLOCK + tl.arange(0, BLOCK)
@@ -119,8 +104,8 @@ def _adjoint(
 
 
 def _constants(geometry: tuple[int, ...]) -> dict[str, Any]:
-    names = ("BEFORE", "WIDTH", "LEFT", "RIGHT", "FIRST", "LAST")
-    return dict(zip(names, geometry, strict=True)) | {"BLOCK": _BLOCK}
+    names = ("BEFORE", "WIDTH", "LEFT", "RIGHT")
+    return dict(zip(names, geometry, strict=False)) | {"BLOCK": _BLOCK}
 
 
 def _sizes(weights: Tensor, horizon: int, dof: int, count: int) -> tuple[Any, ...]:
@@ -139,7 +124,8 @@ def apply(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """`pullback.trajectory.kernels.stencil._reference.apply` on a GPU."""
     batch, horizon, dof = x.shape
-    x, conditions, weights = x.contiguous(), conditions.contiguous(), weights.contiguous()
+    x = replace_ends(x, conditions, geometry).contiguous()
+    conditions, weights = conditions.contiguous(), weights.contiguous()
     position, velocity = torch.empty_like(x), torch.empty_like(x)
     acceleration, jerk = torch.empty_like(x), torch.empty_like(x)
     outputs = (position, velocity, acceleration, jerk)
@@ -156,7 +142,7 @@ def apply_adjoint(
 ) -> tuple[Tensor, Tensor]:
     """`pullback.trajectory.kernels.stencil._reference.apply_adjoint` on a GPU."""
     batch, horizon, dof = cotangents[0].shape
-    width, left, right, first, last = geometry[1:]
+    width, left, right = geometry[1:4]
     lines = [cotangent.contiguous() for cotangent in cotangents]
     weights = weights.contiguous()
     count = weights.shape[3] - width
@@ -167,10 +153,7 @@ def apply_adjoint(
     # Only the few rows at the ends read boundary values: a handful of numbers.
     values = _adjoint_ends(lines, weights, geometry, slice(0, left))
     values += _adjoint_ends(lines, weights, geometry, slice(horizon - right, horizon))
-    for column, row in ((first, 0), (last, horizon - 1)):
-        if column >= 0:
-            values[:, column] += gradient[:, row].to(values.dtype)
-            gradient[:, row] = 0
+    free_ends(gradient, values, geometry)
     return gradient, values.to(gradient.dtype)
 
 
