@@ -1,6 +1,7 @@
 """Where a clause of the contract fails, the line is named, and what is to be written there."""
 
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -319,6 +320,84 @@ def test_the_line_and_what_is_meant_there_are_named(name):
     assert finding.hint.startswith("Write `")
     assert said in finding.hint
     assert re.search(r"It holds with `.*` for `.*` at test_edits_of_use.py:\d+", finding.detail)
+
+
+SHARED, STACK, LAST = {}, [], None
+
+
+class ByKey(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, key):
+        SHARED[key] = x.detach().clone()
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * SHARED.get(2).cos(), None
+
+
+class OnAStack(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        remember(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        torch.is_grad_enabled()
+        return g * STACK[-1].cos()
+
+
+def remember(x):
+    torch.is_grad_enabled()
+    STACK.append(x.detach().clone())
+
+
+class TheLast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        global LAST  # noqa: PLW0603 - the fault
+        LAST = x.detach().clone()
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * LAST.cos()
+
+
+PLACES = {"SHARED": (ByKey, X, 2), "STACK": (OnAStack, X), "LAST": (TheLast, X)}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_what_calls_share_is_named_where_no_edit_is_found(name):
+    function, x, *options = PLACES[name]
+    finding = check(function, x.clone().requires_grad_(), *options, clauses="state")["state"]
+    file = "test_edits_of_use.py"
+    found = re.search(rf"likely `(\w+)`, written at {file}:(\d+) and read at", finding.detail)
+    assert found is not None, finding.detail
+    assert found[1] == name
+    line = Path(__file__).read_text().splitlines()[int(found[2]) - 1]
+    assert line.strip().startswith((f"{name}[", f"{name}.", f"{name} = "))
+    assert "torch" not in finding.detail.partition("likely")[2]
+
+
+class OutputOnTheClass(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.exp()
+        OutputOnTheClass.y = y
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * OutputOnTheClass.y
+
+
+def test_an_output_that_calls_share_is_saved_and_never_an_attribute_of_its_context():
+    """That would be a cycle, and `saved` refuse it: a second edit takes time that may be over."""
+    x = X.clone().requires_grad_()
+    hint = check(OutputOnTheClass, x, clauses=["state", "derivative"])["state"].hint
+    assert "`ctx.save_for_backward(y)` for `OutputOnTheClass.y = y`" in hint
 
 
 def test_a_gradient_of_random_numbers_is_told_by_where_they_are_drawn():

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from pullback.conformance._forked import is_harmless
-from pullback.conformance._left import LEFT
+from pullback.conformance._left import LEFT, shared_places
+from pullback.conformance._limits import limited
 from pullback.conformance._mends import MENDS, Mend, around, changed
 from pullback.conformance._probe import Probe, Tensors
 from pullback.conformance._repair import EDIT
@@ -26,7 +27,7 @@ from pullback.conformance._within import functions_in, mended_within, with_funct
 from pullback.conformance._written import Edit, Expression, in_words
 from pullback.report import Finding, Verdict
 
-__all__ = ["fold"]
+__all__ = ["fold", "shared_in"]
 
 # These compile, which takes longer than all others together: tested again for one cause alone.
 _SLOW = ("compositions", "compile", "cuda-graph")
@@ -35,6 +36,7 @@ _KEPT = ("linear", "derivative", "cotangent", "mutation", "saved", "retain", "st
          "needs-input-grad", "layout", "undefined", "double")  # fmt: skip
 
 _SECONDS, _MOST = 4.0, 60  # of work that looking for an edit may take, and edits that are tried
+_SHARED = 3  # places of what calls share that are named
 _OF_SHAPES = ("rank", "batch")  # which are about other arguments than those given
 
 Again = Callable[[str, Probe], Finding]
@@ -248,6 +250,18 @@ def _edits(probe: Probe, clause: str) -> Iterator[tuple[Edit, Probe | None]]:
             yield edit, _edited(probe, rules, edit)
 
 
+def shared_in(probe: Probe) -> str:
+    """What backward reads that forward writes and calls share, as it is written; or nothing."""
+    found: dict[str, None] = {}
+    with suppress(Exception):  # nothing but words depends on it
+        for kind in functions_in(probe):
+            sources = _rules(probe, kind).sources
+            writers = [r for does, s in sources.items() if does != "back" for r in s.rules]
+            readers = sources["back"].rules if "back" in sources else ()
+            found |= dict.fromkeys(shared_places(writers, readers))
+    return "; ".join([*found][:_SHARED])
+
+
 def _answer(probe: Probe, clause: str) -> Tensors | None:
     """What an edit for a clause is to leave of the answer to the arguments given.
 
@@ -288,7 +302,7 @@ def _rules(probe: Probe, kind: type[torch.autograd.Function]) -> Rules:
             if isinstance(method, (FunctionType, MethodType))}  # fmt: skip
     rules = Rules(kind, {does: source for does, source in read.items() if source is not None})
     there = _edited(probe, rules, {})
-    with suppress(Exception):  # of what fails, what it had called
+    with suppress(Exception), limited(_SECONDS):  # of what fails, what it had called
         if there is not None:
             points = there.point(0)
             there.backward(points, there.spread(there.output_values(points), "sources"))

@@ -1,16 +1,22 @@
-"""What forward leaves on what calls share: its class, and objects that it was given."""
+"""What forward leaves on what calls share: its class, and objects that it was given.
 
+Where it is run, by what has changed; where nothing can be run, by how the rules are written.
+"""
+
+import ast
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from operator import attrgetter
 from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
 
 from pullback.conformance._limits import held
+from pullback.conformance._written import Written, names_in
 from pullback.internal.torch import pytree
 
-__all__ = ["LEFT", "Left", "copied"]
+__all__ = ["LEFT", "Left", "copied", "shared_places"]
 
 LEFT = "_pullback_left"
 """The attribute of a derived Function that names where something was left."""
@@ -110,3 +116,66 @@ def _is_equal(one: Any, other: Any) -> bool:
         return one is other or (one.shape == other.shape and bool((one == other).all()))
     return one is other or (type(one) is type(other) and isinstance(one, _PLAIN)
                             and one == other)  # fmt: skip
+
+
+# As it is written ---------------------------------------------------------------------------------
+
+
+def shared_places(writers: Sequence[Written], readers: Sequence[Written]) -> Iterator[str]:
+    """What is kept on a class, in a container or under a name beside the rules, and where.
+
+    Arguments:
+        writers: forward, and what it calls.
+        readers: backward, and what it calls.
+
+    Yields:
+        ``"`Name.attribute`, written at file:line and read at file:line"`` for each thing that the
+        ones write and the others read.
+    """
+    written = _first_places(writers, _is_write)
+    for path, place in _first_places(readers, _is_read).items():
+        if path in written:
+            yield f"`{path}`, written at {written[path]} and read at {place}"
+
+
+def _first_places(
+    rules: Sequence[Written], wanted: Callable[[Written, Any], bool]
+) -> dict[str, str]:
+    """By their dotted names, where things beside some rules are met first."""
+    found: dict[str, str] = {}
+    for rule in rules:
+        declared = {name for n in rule.nodes(ast.Global, ast.Nonlocal) for name in n.names}
+        own = rule.local - declared
+        nodes = [n for n in rule.nodes(ast.Name, ast.Attribute) if wanted(rule, n)]
+        for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset)):
+            path = names_in(node)
+            if path and path[0] not in own:
+                found.setdefault(".".join(path), rule.where(node))
+    return found
+
+
+def _is_read(_: Written, node: Any) -> bool:
+    return isinstance(node.ctx, ast.Load)
+
+
+def _is_write(rule: Written, node: Any) -> bool:
+    """Whether something is assigned, or an entry of it, or a container handed something."""
+    around: Any = rule.parent[node]
+    match around:
+        case ast.Subscript(value=of) if of is node:
+            return isinstance(around.ctx, ast.Store)
+        case ast.Attribute(value=of) if of is node:
+            call: Any = rule.parent[around]
+            lone = isinstance(call, ast.Call) and isinstance(rule.parent[call], ast.Expr)
+            return lone and call.func is around and _is_container(rule, node)
+    return isinstance(node.ctx, ast.Store)
+
+
+def _is_container(rule: Written, node: Any) -> bool:
+    """Whether a dotted name beside a rule is that of a container: a module has functions, too."""
+    root, *path = names_in(node) or [""]
+    value = rule.function.__globals__.get(root)
+    try:
+        return isinstance(attrgetter(".".join(path))(value) if path else value, Collection)
+    except AttributeError:
+        return False

@@ -210,8 +210,9 @@ def _on_context(rules: Rules) -> Iterator[Edit]:
     for name, some in _by_name(places, lambda e: _shared_name(e, owners)).items():
         own = all(e.rule in (rules.back, rules.fill) for e in some)
         if own and any(isinstance(e.node.ctx, ast.Store) for e in some):
-            yield {e: f"{_context(e.rule)}.{name}" for e in some}
+            # Saved first: an output as an attribute of its context is never let go of.
             yield from _into_saved(name, some, rules)
+            yield {e: f"{_context(e.rule)}.{name}" for e in some}
 
 
 def _shared_name(e: Expression, owners: Collection[str]) -> str:

@@ -10,6 +10,7 @@ from threading import Thread
 import torch
 
 from pullback.conformance._arguments import Arguments
+from pullback.conformance._causes import shared_in
 from pullback.conformance._clause import Finding, Probe, Tensors, clause
 from pullback.conformance._failure import describe
 from pullback.conformance._guard import global_settings, guarded, reseed
@@ -25,7 +26,7 @@ _FAR, _PATIENCE = 8, 5.0
 _THREADS, _LIVE = 4, 9
 _REPEATS = 5
 
-_SECOND = "a second live call"
+_SECOND, _SHARED = "a second live call", "calls share state."
 _HINT = "Keep what a call needs on its ctx, not on the class, a module or a global."
 _PUT_BACK = (
     "Give the operations that need it what they need (dtype=, device=, generator=), or put it back "
@@ -107,9 +108,9 @@ class _Calls:
         """The finding that gradients are others than those of a call alone."""
         probe = self.probe
         there = replace(probe, inputs=probe.inputs.with_points(self.points[k]))
-        return there.unlike(
+        found = there.unlike(
             got, self.alone[k],
-            f"A gradient is wrong while {what} is under way: calls share state.",
+            f"A gradient is wrong while {what} is under way: {_SHARED}",
             hint=_HINT,
             given={"w": self.cotangents, "others": others},
             said="",  # numbers of two calls, which no relation holds between
@@ -121,6 +122,13 @@ class _Calls:
                 "allow_unused=True))",
             ],
         )  # fmt: skip
+        return None if found is None else self.placed(found)
+
+    def placed(self, finding: Finding) -> Finding:
+        """A finding that names, as it is written, what calls share: nothing of it was tried."""
+        places = "" if self.probe.brief else shared_in(self.probe)
+        said = f"{_SHARED[:-1]}, likely {places}."
+        return replace(finding, detail=finding.detail.replace(_SHARED, said if places else _SHARED))
 
 
 def _settings(probe: Probe) -> Finding | None:
@@ -168,8 +176,8 @@ def _disturbed(calls: _Calls) -> Iterator[Finding | None]:
         try:
             got = calls.end(*call)
         except Exception as error:  # what the other call has left is of another size
-            said = f"Backward fails while {what} is under way: calls share state. It says "
-            yield probe.raised(error, said + describe(error), _HINT)
+            said = f"Backward fails while {what} is under way: {_SHARED} It says "
+            yield calls.placed(probe.raised(error, said + describe(error), _HINT))
             return
         yield calls.unlike(0, got, what, others, change)
     call = calls.begin(0)
