@@ -1,9 +1,13 @@
 """Solvers: fixed points, factorisations, flags that are texts, rules that loop."""
 
+import ast
+
 import pytest
 import torch
 
 from pullback.conformance import check
+from pullback.conformance._sources import written
+from pullback.conformance._written import Expression, is_vain
 
 
 def _reduced(values, index, size, reduce):
@@ -222,3 +226,81 @@ def test_indices_that_no_other_order_fits_are_no_fault_of_a_size():
     pairs = torch.tensor([[0, 0, 1, 2], [1, 5, 4, 0]])
     report = check(PicksPairs, x, pairs, clauses="sizes,derivative")
     assert [str(finding) for finding in report.problems] == []
+
+
+def _of_unit_norm(solve, g):
+    scale = g.norm()
+    safe = torch.where(scale > 0, scale, torch.ones_like(scale))
+    return solve(g / safe)  # not `* scale` again
+
+
+class SolvesAtUnitNorm(torch.autograd.Function):
+    """The adjoint of a solver with an absolute tolerance, of a cotangent of its size."""
+
+    @staticmethod
+    def forward(ctx, matrix, b):
+        u = torch.linalg.solve(matrix, b)
+        ctx.save_for_backward(matrix, u)
+        return u
+
+    @staticmethod
+    def backward(ctx, g):
+        matrix, u = ctx.saved_tensors
+        by_b = _of_unit_norm(lambda rhs: torch.linalg.solve(matrix.mT, rhs), g)
+        return -by_b[:, None] * u, by_b
+
+
+class RowsOfUnitNorm(torch.autograd.Function):
+    """The same of several right-hand sides, each of its size, in backward itself."""
+
+    @staticmethod
+    def forward(ctx, b, matrix):
+        ctx.save_for_backward(matrix)
+        return torch.linalg.solve(matrix, b)
+
+    @staticmethod
+    def backward(ctx, g):
+        (matrix,) = ctx.saved_tensors
+        size = g.norm(dim=-2, keepdim=True).clamp(min=1e-30)
+        by_b = torch.linalg.solve(matrix.mT, g.div(size))
+        return by_b, None
+
+
+@pytest.mark.parametrize("clause", ["linear", "derivative"])
+def test_a_norm_that_is_divided_by_is_to_be_multiplied_by_in_the_end(clause):
+    matrix = 5 * torch.eye(7, dtype=torch.float64) + X.cos() * X[:, None]
+    given = [t.clone().requires_grad_() for t in (matrix, X)]
+    found = check(SolvesAtUnitNorm, *given, clauses=clause)[clause]
+    assert "`solve(g / safe) * safe` for `solve(g / safe)`" in found.hint, found.hint
+    rows = torch.stack([X, X.flip(0), X.exp()], 1).requires_grad_()
+    found = check(RowsOfUnitNorm, rows, matrix, clauses=clause)[clause]
+    assert "`by_b * size, None` for `by_b, None`" in found.hint, found.hint
+
+
+class Thresholds(torch.autograd.Function):
+    """Whatever the norm is, no more than a hundredth of the cotangent."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(weight)
+        return x * weight
+
+    @staticmethod
+    def backward(ctx, g):
+        (weight,) = ctx.saved_tensors
+        scale = g.norm()
+        return torch.where(scale > 0, 0.01 * g, g) * weight, None
+
+
+@pytest.mark.parametrize("edit", ["scale > scale", "scale - scale", "scale.gt(scale)", "g / g"])
+def test_nothing_is_compared_with_itself_or_divided_by_itself(edit):
+    rule = written(Thresholds.backward).rule
+    (compared,) = rule.nodes(ast.Compare)
+    assert is_vain({Expression(rule, compared): edit})
+    assert is_vain({Expression(rule, compared.comparators[0]): "scale"})
+    assert not is_vain({Expression(rule, compared): "scale >= 0"})
+
+
+def test_an_edit_that_compares_something_with_itself_is_none():
+    found = check(Thresholds, X.clone().requires_grad_(), X.exp(), clauses="derivative")
+    assert "`g` for `0.01 * g`" in found["derivative"].hint

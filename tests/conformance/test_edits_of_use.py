@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.scripts import printed_by
 from tests.specimens._specimen import normal
+from tests.specimens.wrong.memory import KeepsEveryInput, OutputOnContext
 
 from pullback.conformance import check
 
@@ -137,6 +139,35 @@ class OnTheContext(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g):
         return 2 * g * ctx.x
+
+
+class ReturnsItsContext(torch.autograd.Function):
+    """What setup_context returns is held by torch for good."""
+
+    @staticmethod
+    def forward(x):
+        return x.sin()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        return ctx
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * x.cos()
+
+
+def filled(ctx, inputs):
+    ctx.save_for_backward(*inputs)
+    return ctx
+
+
+class ReturnsAFilledOne(ReturnsItsContext):
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        return filled(ctx, inputs)
 
 
 class Detached(OnTheContext):
@@ -298,6 +329,9 @@ USES = {
     "detached in backward": (DetachedInBackward, (X, X), "double",
                              "`(x * w)` for `(x * w).detach()`"),
     "beside what is saved": (BesideSaved, (X, X), "saved", "`ctx.saved_tensors[:1]` for"),
+    "a context returned": (ReturnsItsContext, (X,), "leak", "`return` for `return ctx`"),
+    "a filled one": (ReturnsAFilledOne, (X,), "leak",
+                     "`filled(ctx, inputs); return` for `return filled(ctx, inputs)`"),
     "deleted": (Deletes, (X,), "saved", "`pass` for `del ctx.mask`"),
     "a buffer": (Buffered, (X,), "state", "`torch.mul(g, 1 - y * y)` for"),
     "no zeros": (NoZeros, (X,), "undefined", "`ctx.set_materialize_grads(True)` for"),
@@ -398,6 +432,13 @@ def test_an_output_that_calls_share_is_saved_and_never_an_attribute_of_its_conte
     x = X.clone().requires_grad_()
     hint = check(OutputOnTheClass, x, clauses=["state", "derivative"])["state"].hint
     assert "`ctx.save_for_backward(y)` for `OutputOnTheClass.y = y`" in hint
+
+
+@pytest.mark.parametrize("function", [ReturnsItsContext, OutputOnContext, KeepsEveryInput])
+def test_the_script_of_a_leak_counts_what_the_finding_does(function):
+    finding = check(function, X.clone().requires_grad_(), clauses="leak")["leak"]
+    assert re.fullmatch(r"[12] of 2 tensors alive", finding.got)
+    assert printed_by(finding.repro).strip() == finding.got
 
 
 def test_a_gradient_of_random_numbers_is_told_by_where_they_are_drawn():

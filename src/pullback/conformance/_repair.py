@@ -28,7 +28,7 @@ from pullback.conformance._search import NAMELESS, IsRight, Search
 from pullback.conformance._sources import written
 from pullback.conformance._statements import statements
 from pullback.conformance._twins import twins
-from pullback.conformance._written import Edit, Expression, in_words
+from pullback.conformance._written import Edit, Expression, in_words, is_vain
 
 __all__ = ["EDIT", "Right", "right_edit"]
 
@@ -132,7 +132,7 @@ def right_edit(
         # What becomes of the other answers is asked last: it takes finite differences.
         if answers is None or not (gap <= difference.close or near) or not search.keeps(answers):
             continue
-        if search.goes_elsewhere(rewrite):
+        if is_vain(rewrite.texts) or search.goes_elsewhere(rewrite):
             continue
         if gap > difference.close:
             nearest, nearly = gap, (repair, rewrite)

@@ -311,6 +311,17 @@ def _returned(rules: Rules) -> Iterator[Edit]:
                 yield {Expression(e.rule, part): f"{e.rule.atom(part)}.clone()"}
 
 
+def _answered(rules: Rules) -> Iterator[Edit]:
+    """What fills the context beside forward, without the value returned: nobody takes it."""
+    fill = rules.fill
+    if fill is None or "forward" not in rules.sources:
+        return
+    for node in fill.nodes(ast.Return):
+        if node.value is not None:
+            done = f"{fill.text(node.value)}; " * isinstance(node.value, ast.Call)
+            yield {Expression(fill, node): f"{done}return"}
+
+
 def _typed(rule: Written, node: Any) -> Iterator[str]:
     """What is made or cast in a dtype of its own, in that of what is given."""
     dtypes = [f"{name}.dtype" for name in rule.given]
@@ -364,5 +375,5 @@ _BY_CLAUSE: Mapping[str, Sequence[_Made]] = {
     "needs-input-grad": (_flags,), "layout": (_each(_reshaped), _flags, _contiguous),
     "undefined": (_each(_toggled),), "saved": (_saved,), "double": (_attached, _saved),
     "dtype": (_each(_typed),), "autocast": (_each(_typed),),
-    "rank": (_from_the_end,), "batch": (_from_the_end,),
+    "leak": (_answered,), "rank": (_from_the_end,), "batch": (_from_the_end,),
 }  # fmt: skip

@@ -6,6 +6,7 @@ And by a call that arranges: repeats, permutes, reshapes, sums of products.
 import ast
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -58,6 +59,7 @@ def of_a_tensor(place: Place) -> Meant:
         yield from ((4, f"{e.text} {by} 1") for by in "+-")
         yield 3, f"{e.atom}.argsort()"  # an order, for its inverse
     elif is_continuous(value) and value.numel() <= _LARGE:
+        yield from _restored(place)
         yield from _with_names(place)
         yield from _alone(place)
         yield from _arranged(place)
@@ -87,6 +89,31 @@ def _go_together(one: torch.Tensor, other: torch.Tensor) -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def _restored(place: Place) -> Meant:
+    """Multiplied again by a norm, or the like, that was divided by first.
+
+    Whoever divides by one number what that is computed of means to.
+    """
+    e = place.e
+    for of, by in e.rule.normalised if e.is_whole else ():
+        whole, one = place.known(of), place.known(by)
+        count = one.numel() if isinstance(one, torch.Tensor) else 1
+        known = isinstance(whole, torch.Tensor) and isinstance(one, (float, torch.Tensor))
+        if known and count < whole.numel() and of not in _factors(e.node):
+            yield 0, f"{e.factor} * {e.rule.atom(by)}"
+
+
+def _factors(node: Any) -> Iterator[Any]:
+    """What a product is made of, and a ratio."""
+    yield node
+    match node:
+        case (
+            ast.BinOp(left=left, op=ast.Mult() | ast.Div(), right=right)
+            | ast.Call(func=ast.Attribute(value=left, attr="mul" | "div"), args=[right, *_])
+        ):
+            yield from (*_factors(left), *_factors(right))
 
 
 def _with_names(place: Place) -> Meant:

@@ -37,13 +37,7 @@ def leak(probe: Probe) -> Finding:
                 hint=f"{SAVE} An output set as an attribute of ctx is a cycle "
                 "(output -> grad_fn -> ctx -> output); a list on the class never ends; and torch "
                 "never lets go of what setup_context returns.",
-                repro=[
-                    "import gc, weakref; gc.disable()",
-                    "ys = outs(); watched = [weakref.ref(y) for y in ys]",
-                    "torch.autograd.grad(ys, xs, [torch.ones_like(y) for y in ys], "
-                    "allow_unused=True); del ys",
-                    "print('outputs still alive:', sum(w() is not None for w in watched))",
-                ],
+                repro=_script(mode),
             )
     return probe.holds("Inputs and outputs are freed with their last reference.")
 
@@ -60,3 +54,28 @@ def _live(probe: Probe, mode: str) -> list[tuple[str, Any]]:
         chosen = [every[k] for k in probe.outputs]
         probe.pull(leaves, probe.cotangents(chosen), chosen)
     return [(name, weakref.ref(t)) for name, t in named]
+
+
+def _script(mode: str) -> list[str]:
+    """As in `_live`, of a second run: tensors that nothing holds once the function is left."""
+    backward = (
+        "    ys = [y for y in ys if isinstance(y, torch.Tensor) and y.requires_grad]",
+        "    torch.autograd.backward(ys, [torch.ones_like(y) for y in ys])",
+    )
+    return [
+        "import gc, weakref; gc.disable()",
+        "def anew(value):",
+        "    if not isinstance(value, torch.Tensor):",
+        "        return value",
+        "    return value.detach().clone().requires_grad_(value.requires_grad)",
+        "def run():",
+        "    given, named = tree_map(anew, args), tree_map(anew, kwargs)",
+        "    ys = tree_leaves(call(*given, **named))",
+        "    watched = [t for t in tree_leaves([given, named, ys]) if isinstance(t, torch.Tensor)]",
+        *(backward if mode == "after backward" else ()),
+        "    return [weakref.ref(t) for t in watched]",
+        "run()",
+        "watched = run()",
+        "alive = [w for w in watched if w() is not None]",
+        "print(len(alive), 'of', len(watched), 'tensors alive')",
+    ]
