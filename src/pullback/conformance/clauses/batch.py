@@ -43,13 +43,14 @@ def batch(probe: Probe) -> Finding:
     whole = Batch.of(probe, chosen)
     exact = True
     last = whole.count - 1
-    # The first and the last row beside one of the others, and after the other, which may be larger:
-    # a grid for all rows changes with their size, in powers of two.
-    pairs = ((0, 1, 1.0), (2, 0, 1.0), (last, 0, 1.0), (1, last, 1.0), (0, 1, 8.0), (last, 0, 8.0))
-    for *pair, size in pairs:
+    # The first and the last row beside one of the others, and after the other; beside a larger one,
+    # where that is allowed: a grid for all rows changes with their size, in powers of two.
+    for *pair, size in ((0, 1, 1), (2, 0, 1), (last, 0, 1), (1, last, 1), (0, 1, 8), (last, 0, 8)):
         try:
             place, same = whole.differs(torch.tensor(pair, device="cpu"), size)
         except Exception:  # the rows are of something that has as many
+            if size > 1:
+                continue
             return probe.skipped("A batch of two rows is refused.")
         if place >= 0:
             return probe.skipped("Rows depend on each other: they are no items of a batch.")
