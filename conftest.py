@@ -157,7 +157,9 @@ def no_edits(monkeypatch: pytest.MonkeyPatch) -> None:
     For tests of what is found: the search takes most of their time, and `test_edits` is about it.
     """
     if not FUZZING:
-        monkeypatch.setattr("pullback.conformance._probe.Probe.apart", lambda *given: given[-1])
+        monkeypatch.setattr(
+            "pullback.conformance.probing._probe.Probe.apart", lambda *given: given[-1]
+        )
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import io
 
 import torch
 
-from pullback.conformance._repro import _prints
+from pullback.conformance.script._repro import _prints
 
 __all__ = ["printed_by", "prints_numbers"]
 

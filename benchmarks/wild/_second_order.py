@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._evidence import slopes
+from pullback.conformance.evidence._evidence import slopes
 
 __all__ = ["push_forward", "second_order"]
 

@@ -10,7 +10,7 @@ import torch
 from tests.scripts import printed_by
 
 from pullback.conformance import _isolate, check
-from pullback.conformance._repro import verify
+from pullback.conformance.script._repro import verify
 from pullback.report import Finding, Report, Verdict, merge_reports
 
 

@@ -19,8 +19,9 @@ from tests.specimens.wrong.hidden import NeverRuns
 from torch.testing._internal.two_tensor import TwoTensor
 
 import pullback.conformance
-from pullback.conformance import Report, Verdict, _prepare, check
+from pullback.conformance import Report, Verdict, check
 from pullback.conformance.clauses import CLAUSES
+from pullback.conformance.probing import _prepare
 from pullback.errors import ArgumentError, ArgumentTypeError, BrokenContractError
 from pullback.internal import _workers
 from pullback.internal.torch import answering

@@ -12,7 +12,7 @@ from tests.specimens.ranks import RIGHT, WRONG, AllReduce, OnRanks, ReduceFrom, 
 
 import pullback
 from pullback.conformance import CLAUSES, Ranks
-from pullback.conformance._ranks import refuse_here
+from pullback.conformance.ranks._ranks import refuse_here
 from pullback.errors import ArgumentError, ArgumentTypeError
 
 

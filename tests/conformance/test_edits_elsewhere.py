@@ -8,10 +8,10 @@ import torch
 from torch.testing._internal.two_tensor import TwoTensor
 
 from pullback.conformance import check
-from pullback.conformance._branches import branch_not_run
-from pullback.conformance._sources import written
-from pullback.conformance._twins import twins
-from pullback.conformance._watch import Watch
+from pullback.conformance.source._branches import branch_not_run
+from pullback.conformance.source._sources import written
+from pullback.conformance.source._twins import twins
+from pullback.conformance.source._watch import Watch
 
 
 class Sense:

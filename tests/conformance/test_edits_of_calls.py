@@ -3,7 +3,7 @@
 import torch
 
 from pullback.conformance import check
-from pullback.conformance._sources import _range
+from pullback.conformance.source._sources import _range
 
 
 class Operator:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pullback.conformance import check
-from pullback.conformance._sources import written
-from pullback.conformance._written import Expression, is_vain
+from pullback.conformance.source._sources import written
+from pullback.conformance.source._written import Expression, is_vain
 
 
 def _reduced(values, index, size, reduce):

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from pullback.conformance import check
-from pullback.conformance._names import Name, named_factors
-from pullback.conformance._products import products
+from pullback.conformance.source._names import Name, named_factors
+from pullback.conformance.source._products import products
 
 generator = torch.Generator().manual_seed(7)
 

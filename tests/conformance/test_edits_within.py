@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from pullback.conformance import check
-from pullback.conformance._mends import around, changed
-from pullback.conformance._search import Search
-from pullback.conformance._sources import written
-from pullback.conformance._subject import Subject
-from pullback.conformance._within import with_functions
+from pullback.conformance.cause._search import Search
+from pullback.conformance.cause._within import with_functions
+from pullback.conformance.inputs._subject import Subject
+from pullback.conformance.probing._mends import around, changed
+from pullback.conformance.source._sources import written
 
 generator = torch.Generator().manual_seed(7)
 

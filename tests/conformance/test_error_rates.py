@@ -1,7 +1,7 @@
 """How often the evidence accuses a right derivative, and how often it finds a wrong one.
 
 A verdict needs two comparisons that disagree with backward, each by two first steps that have no
-step in common (`pullback.conformance._evidence`). One alone is wrong in less than one of a
+step in common (`pullback.conformance.evidence._evidence`). One alone is wrong in less than one of a
 thousand: none of 3,000 in `make fuzz`, whose upper end at 95 % is 3 of 3,000 (the rule of three).
 Two that are independent are wrong in less than one of a million.
 """
@@ -10,12 +10,12 @@ import pytest
 import torch
 from tests.fuzzing import examples
 
-from pullback.conformance import _derivative
-from pullback.conformance._arguments import Arguments
-from pullback.conformance._derivative import decide, try_derivative
-from pullback.conformance._evidence import FIRST_STEP, slopes
-from pullback.conformance._prepare import prepare
-from pullback.conformance._subject import Subject
+from pullback.conformance.evidence import _derivative
+from pullback.conformance.evidence._derivative import decide, try_derivative
+from pullback.conformance.evidence._evidence import FIRST_STEP, slopes
+from pullback.conformance.inputs._arguments import Arguments
+from pullback.conformance.inputs._subject import Subject
+from pullback.conformance.probing._prepare import prepare
 
 # In `make fuzz` 3,000 comparisons take a minute or two, on a busy machine more.
 pytestmark = [pytest.mark.breadth, pytest.mark.timeout(1500)]

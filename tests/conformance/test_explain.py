@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pullback.conformance._explain import Difference, explain
+from pullback.conformance.comparison._explain import Difference, explain
 
 generator = torch.Generator().manual_seed(0)
 X = torch.randn(5, 4, dtype=torch.float64, generator=generator) + 0.1

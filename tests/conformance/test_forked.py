@@ -10,8 +10,9 @@ import pytest
 import torch
 from tests.specimens._specimen import normal
 
-from pullback.conformance import Verdict, _forked, check
-from pullback.conformance._forked import (
+from pullback.conformance import Verdict, check
+from pullback.conformance.process import _forked
+from pullback.conformance.process._forked import (
     Copy,
     ProcessDied,
     can_copy,

@@ -5,7 +5,7 @@ import torch
 from tests.specimens._specimen import normal
 from tests.specimens.right.domains import logarithms, motion, orthogonal, rotation, shares, unit
 
-from pullback.conformance._structure import bound_rows, keep, structures, tangent
+from pullback.conformance.inputs._structure import bound_rows, keep, structures, tangent
 
 FRAME = torch.linalg.qr(normal(5, 2).detach())[0]
 PLACES = torch.tensor([0, 0, 0, 1.0], dtype=torch.float64).expand(2, 1, 4)

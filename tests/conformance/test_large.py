@@ -3,8 +3,8 @@
 import torch
 
 from pullback.conformance import check
-from pullback.conformance._arguments import Arguments
-from pullback.conformance._resize import cut_down
+from pullback.conformance.inputs._arguments import Arguments
+from pullback.conformance.probing._resize import cut_down
 from pullback.report import Report
 
 

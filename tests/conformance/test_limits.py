@@ -13,12 +13,14 @@ from tests.specimens._specimen import normal
 from tests.specimens.right.domains import ConjugateGradients, definite
 from tests.specimens.wrong import memory
 
-from pullback.conformance import _limits, _prepare, check
-from pullback.conformance._arguments import Arguments
-from pullback.conformance._forked import forked
-from pullback.conformance._limits import NoEnd, limited
-from pullback.conformance._subject import Subject
+from pullback.conformance import check
 from pullback.conformance.clauses import CLAUSES
+from pullback.conformance.inputs._arguments import Arguments
+from pullback.conformance.inputs._subject import Subject
+from pullback.conformance.probing import _prepare
+from pullback.conformance.process import _limits
+from pullback.conformance.process._forked import forked
+from pullback.conformance.process._limits import NoEnd, limited
 
 CHEAP = [c.id for c in CLAUSES if c.id not in ("compile", "compositions", "cuda-graph")]
 

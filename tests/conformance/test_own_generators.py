@@ -8,8 +8,8 @@ import torch
 from tests.specimens._specimen import normal
 
 from pullback.conformance import check
-from pullback.conformance._held import own_generators
 from pullback.conformance.clauses import CLAUSES
+from pullback.conformance.inputs._held import own_generators
 
 pytestmark = pytest.mark.usefixtures("no_edits")
 

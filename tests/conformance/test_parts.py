@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from pullback.conformance import Verdict
-from pullback.conformance._arguments import Arguments
-from pullback.conformance._failure import classify, describe, is_written
-from pullback.conformance._held import context_tensors
-from pullback.conformance._subject import Subject
-from pullback.conformance._tree import replace, tensors, walk
+from pullback.conformance.inputs._arguments import Arguments
+from pullback.conformance.inputs._held import context_tensors
+from pullback.conformance.inputs._subject import Subject
+from pullback.conformance.inputs._tree import replace, tensors, walk
+from pullback.conformance.process._failure import classify, describe, is_written
 from pullback.errors import UnsupportedError
 
 
@@ -133,7 +133,7 @@ def test_everything_a_context_can_hide_is_found():
 
 def test_subjects_know_their_name_source_and_intent():
     subject = Subject.of(Subject.of)
-    assert subject.name == "pullback.conformance._subject:Subject.of"
+    assert subject.name == "pullback.conformance.inputs._subject:Subject.of"
     assert Subject.of(torch.sin).name.endswith(":sin")
     assert Subject.of(partial(torch.sin)).name == Subject.of(torch.sin).name
     assert Subject.of(torch.sin, "surrogate").gradient == "surrogate"

@@ -35,11 +35,13 @@ from tests.specimens.wrong import (
 from torch.nn.utils.rnn import pack_sequence
 
 from pullback import recording
-from pullback.conformance import Verdict, _repro, _transforms, check
-from pullback.conformance._arguments import Arguments
-from pullback.conformance._literal import Literals
-from pullback.conformance._subject import Subject
+from pullback.conformance import Verdict, check
 from pullback.conformance.clauses import compositions
+from pullback.conformance.evidence import _transforms
+from pullback.conformance.inputs._arguments import Arguments
+from pullback.conformance.inputs._subject import Subject
+from pullback.conformance.script import _repro
+from pullback.conformance.script._literal import Literals
 from pullback.recording.codec import Keywords
 
 WRONG = [

@@ -3,7 +3,7 @@
 import time
 
 from pullback.conformance import Finding, NoEnd, Verdict
-from pullback.conformance._screen import RIGHT, Sweep
+from pullback.conformance.evidence._screen import RIGHT, Sweep
 
 
 def over(sweep, answers):

@@ -16,7 +16,7 @@ from tests.specimens._specimen import normal
 from tests.specimens.estimators import ESTIMATORS, PRETENDERS
 
 from pullback.conformance import check
-from pullback.conformance._steps import Scan, jump
+from pullback.conformance.evidence._steps import Scan, jump
 
 pytestmark = pytest.mark.usefixtures("no_edits")
 

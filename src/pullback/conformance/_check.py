@@ -17,15 +17,15 @@ from typing import Annotated, Any, get_args
 
 import torch
 
-from pullback.conformance._arguments import Arguments, refuse_data, without_nan
 from pullback.conformance._clause import Clause
-from pullback.conformance._distributed import check_on_ranks
-from pullback.conformance._guard import environment
 from pullback.conformance._isolate import CheckRun, Isolation
-from pullback.conformance._limits import can_limit
-from pullback.conformance._ranks import Ranks, Several
-from pullback.conformance._subject import Subject
 from pullback.conformance.clauses import CLAUSES, ClauseId
+from pullback.conformance.inputs._arguments import Arguments, refuse_data, without_nan
+from pullback.conformance.inputs._subject import Subject
+from pullback.conformance.process._guard import environment
+from pullback.conformance.process._limits import can_limit
+from pullback.conformance.ranks._distributed import check_on_ranks
+from pullback.conformance.ranks._ranks import Ranks, Several
 from pullback.errors import ArgumentError, PullbackError
 from pullback.internal._arguments import Within, checked
 from pullback.internal._operator import signature_of_call

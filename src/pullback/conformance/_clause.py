@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pullback.conformance._causes import fold
-from pullback.conformance._failure import Fault, attempt, classify, describe
-from pullback.conformance._guard import guarded, unpatched
-from pullback.conformance._limits import limited
-from pullback.conformance._probe import Probe, Tensors
-from pullback.conformance._repair import Right
-from pullback.conformance._repro import verify
-from pullback.conformance._wrong_derivative import edit_of
+from pullback.conformance.cause._causes import fold
+from pullback.conformance.cause._repair import Right
+from pullback.conformance.cause._wrong_derivative import edit_of
+from pullback.conformance.probing._probe import Probe, Tensors
+from pullback.conformance.process._failure import Fault, attempt, classify, describe
+from pullback.conformance.process._guard import guarded, unpatched
+from pullback.conformance.process._limits import limited
+from pullback.conformance.script._repro import verify
 from pullback.report import Finding, Verdict
 
 __all__ = [

@@ -13,13 +13,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import COMPILING, Clause
-from pullback.conformance._forked import can_copy
-from pullback.conformance._guard import environment, guarded
-from pullback.conformance._held import own_generators
-from pullback.conformance._subject import Subject
 from pullback.conformance._worker import LOADING, answer, judge, locate, pack
+from pullback.conformance.inputs._arguments import Arguments
+from pullback.conformance.inputs._held import own_generators
+from pullback.conformance.inputs._subject import Subject
+from pullback.conformance.process._forked import can_copy
+from pullback.conformance.process._guard import environment, guarded
 from pullback.errors import ArgumentError, UnsupportedError
 from pullback.internal._defaults import read_defaults
 from pullback.internal._processes import Child, Stopped, describe_end, start_copy, supervise

@@ -20,19 +20,25 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import COMPILING, run_clauses
-from pullback.conformance._failure import describe
-from pullback.conformance._forked import Copy, can_copy
-from pullback.conformance._fresh import Answers, Fresh
-from pullback.conformance._guard import guarded, has_device, silenced, unpatched, what_device_says
-from pullback.conformance._intent import infer_intent
-from pullback.conformance._limits import limited
-from pullback.conformance._prepare import prepare, unprepared
-from pullback.conformance._resize import shapes_cut_down
-from pullback.conformance._subject import Subject
-from pullback.conformance._tree import replace, tensors
 from pullback.conformance.clauses import CLAUSES
+from pullback.conformance.evidence._intent import infer_intent
+from pullback.conformance.inputs._arguments import Arguments
+from pullback.conformance.inputs._subject import Subject
+from pullback.conformance.inputs._tree import replace, tensors
+from pullback.conformance.probing._fresh import Answers, Fresh
+from pullback.conformance.probing._prepare import prepare, unprepared
+from pullback.conformance.probing._resize import shapes_cut_down
+from pullback.conformance.process._failure import describe
+from pullback.conformance.process._forked import Copy, can_copy
+from pullback.conformance.process._guard import (
+    guarded,
+    has_device,
+    silenced,
+    unpatched,
+    what_device_says,
+)
+from pullback.conformance.process._limits import limited
 from pullback.errors import ArgumentError, UnsupportedError
 from pullback.internal._defaults import set_defaults
 from pullback.internal._processes import die_with

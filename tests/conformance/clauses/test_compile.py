@@ -7,13 +7,13 @@ from tests.specimens.wrong.compositions import BatchedReversal, SurrogateTangent
 
 import pullback
 from pullback.conformance import check
-from pullback.conformance._arguments import Arguments
-from pullback.conformance._guard import guarded
-from pullback.conformance._intent import infer_intent
-from pullback.conformance._prepare import prepare
-from pullback.conformance._subject import Subject
 from pullback.conformance.clauses import CLAUSES
 from pullback.conformance.clauses import compile as of_compile
+from pullback.conformance.evidence._intent import infer_intent
+from pullback.conformance.inputs._arguments import Arguments
+from pullback.conformance.inputs._subject import Subject
+from pullback.conformance.probing._prepare import prepare
+from pullback.conformance.process._guard import guarded
 
 
 def probe_of(function, *args):

@@ -6,10 +6,10 @@ import pytest
 from tests.specimens._specimen import normal
 from tests.specimens.clauses.index_width import Sine
 
-from pullback.conformance._arguments import Arguments
-from pullback.conformance._prepare import prepare
-from pullback.conformance._subject import Subject
 from pullback.conformance.clauses import index_width
+from pullback.conformance.inputs._arguments import Arguments
+from pullback.conformance.inputs._subject import Subject
+from pullback.conformance.probing._prepare import prepare
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])

@@ -9,8 +9,8 @@ import pytest
 from tests.specimens import clauses, mends
 
 from pullback.conformance import check
-from pullback.conformance._probe import Probe
 from pullback.conformance.clauses import CLAUSES
+from pullback.conformance.probing._probe import Probe
 
 MENDS = [*mends.MENDS, *clauses.MENDS]
 # What it says can be tried on a GPU only.
@@ -56,8 +56,8 @@ def texts(node: ast.expr, known: dict) -> list[str]:
 MODULES = {
     **{f"pullback.conformance.clauses.{clause.id.replace('-', '_')}": clause.id
        for clause in CLAUSES if clause.id not in ON_A_GPU},
-    "pullback.conformance._special": "values",
-    "pullback.conformance._unwritten": "deterministic",
+    "pullback.conformance.evidence._special": "values",
+    "pullback.conformance.probing._unwritten": "deterministic",
 }  # fmt: skip
 
 

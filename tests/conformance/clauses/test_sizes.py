@@ -7,9 +7,9 @@ from tests.specimens.right.domains import TakesDistinct, definite, orthogonal
 from tests.specimens.wrong.sizes import BLOCKS, FAULTS, PLACES, tail_fault
 
 from pullback.conformance import check
-from pullback.conformance._arguments import Arguments
-from pullback.conformance._resize import resizings
-from pullback.conformance._structure import structures
+from pullback.conformance.inputs._arguments import Arguments
+from pullback.conformance.inputs._structure import structures
+from pullback.conformance.probing._resize import resizings
 
 
 @pytest.mark.usefixtures("no_edits")

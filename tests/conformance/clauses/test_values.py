@@ -10,11 +10,11 @@ from tests.specimens._specimen import normal
 from tests.specimens.wrong.values import PLACES, fault_at
 
 from pullback.conformance import check
-from pullback.conformance._arguments import Arguments
-from pullback.conformance._evidence import look
-from pullback.conformance._prepare import prepare
-from pullback.conformance._screen import Run, agrees
-from pullback.conformance._subject import Subject
+from pullback.conformance.evidence._evidence import look
+from pullback.conformance.evidence._screen import Run, agrees
+from pullback.conformance.inputs._arguments import Arguments
+from pullback.conformance.inputs._subject import Subject
+from pullback.conformance.probing._prepare import prepare
 
 pytestmark = pytest.mark.usefixtures("no_edits")
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import torch
 
 from pullback.conformance._clause import Finding, Probe, clause
-from pullback.conformance._nodes import watched_marks
-from pullback.conformance._values import same_bits
+from pullback.conformance.comparison._values import same_bits
+from pullback.conformance.probing._nodes import watched_marks
 
 __all__ = ["alias"]
 

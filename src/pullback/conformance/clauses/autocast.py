@@ -6,8 +6,8 @@ from functools import partial
 import torch
 
 from pullback.conformance._clause import Finding, Probe, clause
-from pullback.conformance._failure import describe
-from pullback.conformance._screen import Run
+from pullback.conformance.evidence._screen import Run
+from pullback.conformance.process._failure import describe
 
 __all__ = ["autocast"]
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import torch
 
-from pullback.conformance._arguments import is_continuous
 from pullback.conformance._clause import Finding, Probe, clause
-from pullback.conformance._related import Batch, data
-from pullback.conformance._resize import stands_for
+from pullback.conformance.evidence._related import Batch, data
+from pullback.conformance.inputs._arguments import is_continuous
+from pullback.conformance.probing._resize import stands_for
 
 __all__ = ["batch"]
 

@@ -7,10 +7,10 @@ from torch.utils.checkpoint import CheckpointError
 from torch.utils.checkpoint import checkpoint as run_checkpointed
 
 from pullback.conformance._clause import Finding, Probe, clause
-from pullback.conformance._failure import describe
-from pullback.conformance._guard import reseed
-from pullback.conformance._nodes import Saved
-from pullback.conformance._screen import Run
+from pullback.conformance.evidence._screen import Run
+from pullback.conformance.probing._nodes import Saved
+from pullback.conformance.process._failure import describe
+from pullback.conformance.process._guard import reseed
 
 __all__ = ["checkpoint"]
 

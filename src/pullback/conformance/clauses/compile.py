@@ -12,13 +12,13 @@ from typing import Any
 import torch
 
 from pullback.conformance._clause import Finding, Probe, Tensors, Verdict, clause
-from pullback.conformance._failure import attempt, classify, describe, raised
-from pullback.conformance._resize import resizings
-from pullback.conformance._screen import Run, own_gradients
-from pullback.conformance._traced import survived
-from pullback.conformance._transforms import ALONE, PAIRS, Batch, jvp
-from pullback.conformance._tree import tensors
 from pullback.conformance.clauses._hints import COMPLETE, SCALAR, TRACE
+from pullback.conformance.evidence._screen import Run, own_gradients
+from pullback.conformance.evidence._traced import survived
+from pullback.conformance.evidence._transforms import ALONE, PAIRS, Batch, jvp
+from pullback.conformance.inputs._tree import tensors
+from pullback.conformance.probing._resize import resizings
+from pullback.conformance.process._failure import attempt, classify, describe, raised
 
 __all__ = ["compile_"]
 

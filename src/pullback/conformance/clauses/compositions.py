@@ -1,9 +1,9 @@
 """`compositions`: each pair of transforms equals its parts, or refuses by itself."""
 
 from pullback.conformance._clause import Finding, Probe, clause
-from pullback.conformance._failure import describe
-from pullback.conformance._transforms import PAIRS, Batch, Transform, push
 from pullback.conformance.clauses._hints import SCALAR
+from pullback.conformance.evidence._transforms import PAIRS, Batch, Transform, push
+from pullback.conformance.process._failure import describe
 
 __all__ = ["compositions"]
 

@@ -1,7 +1,7 @@
 """`cotangent`: the incoming cotangent is never changed."""
 
 from pullback.conformance._clause import Finding, Probe, clause
-from pullback.conformance._values import same_bits
+from pullback.conformance.comparison._values import same_bits
 from pullback.internal.torch import version_of, versions_of
 
 __all__ = ["cotangent"]

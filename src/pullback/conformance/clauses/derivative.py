@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import torch
 
-from pullback.conformance._arguments import is_uniform
 from pullback.conformance._clause import Finding, Probe, clause
-from pullback.conformance._derivative import Trial, judge
-from pullback.conformance._failure import attempt
-from pullback.conformance._linearity import linearity_gap
-from pullback.conformance._related import data, right_together, with_more
-from pullback.conformance._repair import EDIT
-from pullback.conformance._screen import hides_slopes, is_right, unlike_own
-from pullback.conformance._structure import beside, bound_rows
-from pullback.conformance._vectors import products
-from pullback.conformance._wrong_derivative import wrong_derivative
+from pullback.conformance.cause._repair import EDIT
+from pullback.conformance.cause._wrong_derivative import wrong_derivative
 from pullback.conformance.clauses._hints import SINGLE
+from pullback.conformance.evidence._derivative import Trial, judge
+from pullback.conformance.evidence._linearity import linearity_gap
+from pullback.conformance.evidence._related import data, right_together, with_more
+from pullback.conformance.evidence._screen import hides_slopes, is_right, unlike_own
+from pullback.conformance.inputs._arguments import is_uniform
+from pullback.conformance.inputs._structure import beside, bound_rows
+from pullback.conformance.inputs._vectors import products
+from pullback.conformance.process._failure import attempt
 
 __all__ = ["derivative"]
 

@@ -1,8 +1,8 @@
 """`deterministic`: same inputs, same bits, or randomness from a generator that can be seeded."""
 
 from pullback.conformance._clause import Finding, Probe, clause
-from pullback.conformance._unwritten import tell_unwritten
-from pullback.conformance._values import same_bits
+from pullback.conformance.comparison._values import same_bits
+from pullback.conformance.probing._unwritten import tell_unwritten
 
 __all__ = ["deterministic"]
 

@@ -9,22 +9,22 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._arguments import Arguments
-from pullback.conformance._changes import CLOSE
 from pullback.conformance._clause import Finding, Probe, Tensors, Verdict, clause
-from pullback.conformance._derivative import (
+from pullback.conformance.cause._rule import Rule
+from pullback.conformance.clauses._hints import COMPLETE
+from pullback.conformance.comparison._changes import CLOSE
+from pullback.conformance.evidence._derivative import (
     Trial,
     ask_second,
     decide,
     try_second,
     wanted_of,
 )
-from pullback.conformance._failure import classify, describe, raised
-from pullback.conformance._nodes import is_once, is_within, lacks_rule
-from pullback.conformance._rule import Rule
-from pullback.conformance._steps import motions
-from pullback.conformance._vectors import inner
-from pullback.conformance.clauses._hints import COMPLETE
+from pullback.conformance.evidence._steps import motions
+from pullback.conformance.inputs._arguments import Arguments
+from pullback.conformance.inputs._vectors import inner
+from pullback.conformance.probing._nodes import is_once, is_within, lacks_rule
+from pullback.conformance.process._failure import classify, describe, raised
 
 __all__ = ["double"]
 

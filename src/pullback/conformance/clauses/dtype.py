@@ -8,12 +8,12 @@ from functools import partial
 import torch
 
 from pullback.conformance._clause import Finding, Probe, Tensors, Verdict, clause
-from pullback.conformance._failure import attempt
-from pullback.conformance._nodes import returned
-from pullback.conformance._screen import RIGHT, Run, Sweep, own_gradients
-from pullback.conformance._special import beside_wide
-from pullback.conformance._values import CANCELLED, close, largest
-from pullback.conformance._vectors import are_finite, coarsest
+from pullback.conformance.comparison._values import CANCELLED, close, largest
+from pullback.conformance.evidence._screen import RIGHT, Run, Sweep, own_gradients
+from pullback.conformance.evidence._special import beside_wide
+from pullback.conformance.inputs._vectors import are_finite, coarsest
+from pullback.conformance.probing._nodes import returned
+from pullback.conformance.process._failure import attempt
 
 __all__ = ["dtype"]
 

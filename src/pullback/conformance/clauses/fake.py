@@ -1,10 +1,10 @@
 """`fake`: fake tensors get the right shapes, dtypes and devices."""
 
 from pullback.conformance._clause import Finding, Probe, Verdict, clause
-from pullback.conformance._forked import ProcessDied
-from pullback.conformance._screen import Run, died
-from pullback.conformance._traced import Failed, form_of, trace
 from pullback.conformance.clauses._hints import TRACE
+from pullback.conformance.evidence._screen import Run, died
+from pullback.conformance.evidence._traced import Failed, form_of, trace
+from pullback.conformance.process._forked import ProcessDied
 from pullback.internal.torch import FakeTensorMode
 
 __all__ = ["fake"]

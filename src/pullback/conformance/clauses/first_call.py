@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from pullback.conformance._clause import Finding, Probe, Tensors, clause
-from pullback.conformance._forked import ProcessDied
-from pullback.conformance._fresh import GIVEN, Answers, Fresh
+from pullback.conformance.probing._fresh import GIVEN, Answers, Fresh
+from pullback.conformance.process._forked import ProcessDied
 
 __all__ = ["first_call"]
 

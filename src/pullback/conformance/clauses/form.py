@@ -5,7 +5,13 @@ from typing import Any
 import torch
 
 from pullback.conformance._clause import Finding, Probe, clause
-from pullback.conformance._nodes import call_backward, custom_nodes, edges, needed, unit_cotangents
+from pullback.conformance.probing._nodes import (
+    call_backward,
+    custom_nodes,
+    edges,
+    needed,
+    unit_cotangents,
+)
 from pullback.internal.torch import METADATA, function_of
 
 __all__ = ["form"]

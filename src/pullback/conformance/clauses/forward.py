@@ -7,19 +7,19 @@ from functools import partial
 
 import torch
 
-from pullback.conformance._around import at_hand, slopes_along
-from pullback.conformance._changes import Pair
 from pullback.conformance._clause import Finding, Probe, Tensors, clause
-from pullback.conformance._derivative import judge
-from pullback.conformance._evidence import Estimate, slopes
-from pullback.conformance._explain import EXACT, explain
-from pullback.conformance._repair import right_edit
-from pullback.conformance._repro import Given
-from pullback.conformance._rule import Rule
-from pullback.conformance._transforms import push
-from pullback.conformance._values import CANCELLED
-from pullback.conformance._vectors import filled, flatten, products
+from pullback.conformance.cause._around import at_hand, slopes_along
+from pullback.conformance.cause._repair import right_edit
+from pullback.conformance.cause._rule import Rule
 from pullback.conformance.clauses._hints import DERIVE, OPERATOR
+from pullback.conformance.comparison._changes import Pair
+from pullback.conformance.comparison._explain import EXACT, explain
+from pullback.conformance.comparison._values import CANCELLED
+from pullback.conformance.evidence._derivative import judge
+from pullback.conformance.evidence._evidence import Estimate, slopes
+from pullback.conformance.evidence._transforms import push
+from pullback.conformance.inputs._vectors import filled, flatten, products
+from pullback.conformance.script._repro import Given
 
 __all__ = ["forward"]
 

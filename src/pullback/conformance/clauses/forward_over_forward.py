@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from pullback.conformance._clause import Finding, Probe, clause
-from pullback.conformance._derivative import has_basis, spans
-from pullback.conformance._transforms import NESTED, Batch, push
 from pullback.conformance.clauses._hints import DERIVE
+from pullback.conformance.evidence._derivative import has_basis, spans
+from pullback.conformance.evidence._transforms import NESTED, Batch, push
 
 __all__ = ["forward_over_forward"]
 

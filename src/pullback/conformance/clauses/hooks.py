@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from pullback.conformance._clause import Finding, Probe, Tensors, clause
-from pullback.conformance._held import context_tensors, tensors_within
-from pullback.conformance._nodes import Saved, custom_nodes
-from pullback.conformance._screen import Run
 from pullback.conformance.clauses._hints import SAVE
+from pullback.conformance.evidence._screen import Run
+from pullback.conformance.inputs._held import context_tensors, tensors_within
+from pullback.conformance.probing._nodes import Saved, custom_nodes
 
 __all__ = ["hooks"]
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import torch
 
 from pullback.conformance._clause import Finding, Probe, Tensors, clause
-from pullback.conformance._failure import describe
-from pullback.conformance._forked import ProcessDied, forked
-from pullback.conformance._screen import Run, died
+from pullback.conformance.evidence._screen import Run, died
+from pullback.conformance.process._failure import describe
+from pullback.conformance.process._forked import ProcessDied, forked
 
 __all__ = ["index_width"]
 

@@ -8,12 +8,7 @@ from typing import Any
 import torch
 
 from pullback.conformance._clause import Finding, Probe, Tensors, clause
-from pullback.conformance._failure import attempt, describe, raised
-from pullback.conformance._guard import reseed
-from pullback.conformance._mends import by_autograd
-from pullback.conformance._screen import Run
-from pullback.conformance._structure import ties_matrices
-from pullback.conformance._values import (
+from pullback.conformance.comparison._values import (
     broadcast,
     expanded,
     offset,
@@ -21,6 +16,11 @@ from pullback.conformance._values import (
     strided,
     transposed,
 )
+from pullback.conformance.evidence._screen import Run
+from pullback.conformance.inputs._structure import ties_matrices
+from pullback.conformance.probing._mends import by_autograd
+from pullback.conformance.process._failure import attempt, describe, raised
+from pullback.conformance.process._guard import reseed
 from pullback.internal.torch import pytree
 
 __all__ = ["layout"]

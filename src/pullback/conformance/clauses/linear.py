@@ -5,9 +5,9 @@ from dataclasses import replace
 import torch
 
 from pullback.conformance._clause import Finding, Probe, clause
-from pullback.conformance._linearity import linearity_gap
-from pullback.conformance._repair import Right
-from pullback.conformance._wrong_derivative import edit_of
+from pullback.conformance.cause._repair import Right
+from pullback.conformance.cause._wrong_derivative import edit_of
+from pullback.conformance.evidence._linearity import linearity_gap
 
 __all__ = ["linear"]
 

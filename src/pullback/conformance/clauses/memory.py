@@ -7,13 +7,13 @@ from functools import partial
 
 import torch
 
-from pullback.conformance._arguments import is_continuous
 from pullback.conformance._clause import Finding, Probe, Tensors, clause
-from pullback.conformance._failure import attempt
-from pullback.conformance._forked import ProcessDied, forked
-from pullback.conformance._nodes import Saved, custom_nodes
-from pullback.conformance._resize import resizings
-from pullback.conformance._values import same_bits
+from pullback.conformance.comparison._values import same_bits
+from pullback.conformance.inputs._arguments import is_continuous
+from pullback.conformance.probing._nodes import Saved, custom_nodes
+from pullback.conformance.probing._resize import resizings
+from pullback.conformance.process._failure import attempt
+from pullback.conformance.process._forked import ProcessDied, forked
 
 __all__ = ["memory"]
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 
 from pullback.conformance._clause import Finding, Probe, clause
-from pullback.conformance._failure import raised
-from pullback.conformance._nodes import watched_marks
-from pullback.conformance._values import is_freed, same_bits
+from pullback.conformance.comparison._values import is_freed, same_bits
+from pullback.conformance.probing._nodes import watched_marks
+from pullback.conformance.process._failure import raised
 from pullback.internal.torch import version_of
 
 __all__ = ["mutation"]

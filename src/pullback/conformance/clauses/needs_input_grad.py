@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._arguments import is_continuous
 from pullback.conformance._clause import Finding, Probe, Tensors, clause
-from pullback.conformance._derivative import judge
-from pullback.conformance._repair import Right
-from pullback.conformance._screen import Run
-from pullback.conformance._vectors import filled
-from pullback.conformance._wrong_derivative import edit_of
+from pullback.conformance.cause._repair import Right
+from pullback.conformance.cause._wrong_derivative import edit_of
+from pullback.conformance.evidence._derivative import judge
+from pullback.conformance.evidence._screen import Run
+from pullback.conformance.inputs._arguments import is_continuous
+from pullback.conformance.inputs._vectors import filled
 from pullback.internal.torch import Observing
 
 __all__ = ["needs_input_grad"]

@@ -5,10 +5,12 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._arguments import is_continuous
 from pullback.conformance._clause import Finding, Probe, Tensors, clause
-from pullback.conformance._derivative import judge
-from pullback.conformance._nodes import (
+from pullback.conformance.cause._wrong_derivative import wrong_derivative
+from pullback.conformance.evidence._derivative import judge
+from pullback.conformance.evidence._screen import Run
+from pullback.conformance.inputs._arguments import is_continuous
+from pullback.conformance.probing._nodes import (
     Marks,
     call_backward,
     custom_nodes,
@@ -16,8 +18,6 @@ from pullback.conformance._nodes import (
     unit_cotangents,
     watched_marks,
 )
-from pullback.conformance._screen import Run
-from pullback.conformance._wrong_derivative import wrong_derivative
 from pullback.internal.torch import metadata_of
 
 __all__ = ["non_differentiable"]

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 import torch
 
 from pullback.conformance._clause import Finding, Probe, clause
-from pullback.conformance._derivative import ask_second, second_slopes
-from pullback.conformance._failure import raised
-from pullback.conformance._nodes import is_once
-from pullback.conformance._vectors import flatten
 from pullback.conformance.clauses._hints import COMPLETE
+from pullback.conformance.evidence._derivative import ask_second, second_slopes
+from pullback.conformance.inputs._vectors import flatten
+from pullback.conformance.probing._nodes import is_once
+from pullback.conformance.process._failure import raised
 from pullback.tensor import Function
 
 __all__ = ["once"]

@@ -8,13 +8,11 @@ from typing import NamedTuple
 
 import torch
 
-from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import Finding, Probe, Tensors, clause
-from pullback.conformance._derivative import judge
-from pullback.conformance._failure import attempt, describe
-from pullback.conformance._related import Batch, data, sharings
-from pullback.conformance._repro import Given
-from pullback.conformance._screen import (
+from pullback.conformance.cause._wrong_derivative import wrong_derivative
+from pullback.conformance.evidence._derivative import judge
+from pullback.conformance.evidence._related import Batch, data, sharings
+from pullback.conformance.evidence._screen import (
     RIGHT,
     Run,
     Sweep,
@@ -24,8 +22,10 @@ from pullback.conformance._screen import (
     is_right,
     is_wrong,
 )
-from pullback.conformance._vectors import are_finite
-from pullback.conformance._wrong_derivative import wrong_derivative
+from pullback.conformance.inputs._arguments import Arguments
+from pullback.conformance.inputs._vectors import are_finite
+from pullback.conformance.process._failure import attempt, describe
+from pullback.conformance.script._repro import Given
 
 __all__ = ["rank"]
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from pullback.conformance._arguments import is_continuous
 from pullback.conformance._clause import Finding, Probe, Tensors, clause
-from pullback.conformance._failure import attempt, describe
-from pullback.conformance._vectors import wide
+from pullback.conformance.inputs._arguments import is_continuous
+from pullback.conformance.inputs._vectors import wide
+from pullback.conformance.process._failure import attempt, describe
 from pullback.internal.torch import pytree
 from pullback.tensor import reference_of
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from pullback.conformance._clause import Finding, Probe, clause
-from pullback.conformance._traced import survived
+from pullback.conformance.evidence._traced import survived
 from pullback.internal.torch import has_own_fake, lacks_gradient
 
 __all__ = ["registration"]

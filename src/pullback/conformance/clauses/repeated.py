@@ -6,7 +6,7 @@ from itertools import combinations
 import torch
 
 from pullback.conformance._clause import Finding, Probe, Tensors, clause
-from pullback.conformance._screen import Run
+from pullback.conformance.evidence._screen import Run
 
 __all__ = ["repeated"]
 

@@ -3,9 +3,9 @@
 import torch
 
 from pullback.conformance._clause import Finding, Probe, clause
-from pullback.conformance._held import context_tensors, tensors_within
-from pullback.conformance._nodes import custom_nodes
 from pullback.conformance.clauses._hints import SAVE
+from pullback.conformance.inputs._held import context_tensors, tensors_within
+from pullback.conformance.probing._nodes import custom_nodes
 
 __all__ = ["saved"]
 

@@ -10,14 +10,22 @@ from functools import partial
 import torch
 
 from pullback.conformance._clause import Finding, Probe, Tensors, clause
-from pullback.conformance._derivative import Trial, decide, has_own_span, try_derivative
-from pullback.conformance._resize import Resizing, resizings, together
-from pullback.conformance._screen import APART, RIGHT, Run, Sweep, agrees, already, is_foreign
-from pullback.conformance._structure import tangent
-from pullback.conformance._unwritten import run_filled, tell_unwritten, unwritten
-from pullback.conformance._vectors import are_finite
-from pullback.conformance._wrong_derivative import wrong_derivative
+from pullback.conformance.cause._wrong_derivative import wrong_derivative
 from pullback.conformance.clauses._hints import LIMIT, SINGLE
+from pullback.conformance.evidence._derivative import Trial, decide, has_own_span, try_derivative
+from pullback.conformance.evidence._screen import (
+    APART,
+    RIGHT,
+    Run,
+    Sweep,
+    agrees,
+    already,
+    is_foreign,
+)
+from pullback.conformance.inputs._structure import tangent
+from pullback.conformance.inputs._vectors import are_finite
+from pullback.conformance.probing._resize import Resizing, resizings, together
+from pullback.conformance.probing._unwritten import run_filled, tell_unwritten, unwritten
 
 __all__ = ["sizes"]
 

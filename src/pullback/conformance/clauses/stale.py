@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import torch
 
-from pullback.conformance._arguments import is_continuous
 from pullback.conformance._clause import Finding, Probe, Tensors, clause
-from pullback.conformance._screen import Run
+from pullback.conformance.evidence._screen import Run
+from pullback.conformance.inputs._arguments import is_continuous
 
 __all__ = ["stale"]
 

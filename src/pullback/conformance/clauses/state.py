@@ -9,13 +9,13 @@ from threading import Thread
 
 import torch
 
-from pullback.conformance._arguments import Arguments
-from pullback.conformance._causes import shared_in
 from pullback.conformance._clause import Finding, Probe, Tensors, clause
-from pullback.conformance._failure import describe
-from pullback.conformance._guard import global_settings, guarded, reseed
-from pullback.conformance._limits import limited
-from pullback.conformance._resize import larger
+from pullback.conformance.cause._causes import shared_in
+from pullback.conformance.inputs._arguments import Arguments
+from pullback.conformance.probing._resize import larger
+from pullback.conformance.process._failure import describe
+from pullback.conformance.process._guard import global_settings, guarded, reseed
+from pullback.conformance.process._limits import limited
 
 __all__ = ["state"]
 

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from pullback.conformance._arguments import is_continuous
 from pullback.conformance._clause import Finding, Probe, clause
-from pullback.conformance._derivative import judge
-from pullback.conformance._tree import tensors
-from pullback.conformance._wrong_derivative import along_a_line
+from pullback.conformance.cause._wrong_derivative import along_a_line
+from pullback.conformance.evidence._derivative import judge
+from pullback.conformance.inputs._arguments import is_continuous
+from pullback.conformance.inputs._tree import tensors
 
 __all__ = ["structure"]
 

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from pullback.conformance._clause import Finding, Probe, Verdict, clause
-from pullback.conformance._derivative import has_basis, spans
-from pullback.conformance._failure import classify, describe
-from pullback.conformance._transforms import ALONE, Batch
 from pullback.conformance.clauses._hints import COMPLETE
+from pullback.conformance.evidence._derivative import has_basis, spans
+from pullback.conformance.evidence._transforms import ALONE, Batch
+from pullback.conformance.process._failure import classify, describe
 
 __all__ = ["transforms"]
 

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 from pullback.conformance._clause import Finding, Probe, Tensors, clause
-from pullback.conformance._linearity import nothing_beside
-from pullback.conformance._screen import Run
-from pullback.conformance._vectors import are_finite
+from pullback.conformance.evidence._linearity import nothing_beside
+from pullback.conformance.evidence._screen import Run
+from pullback.conformance.inputs._vectors import are_finite
 
 __all__ = ["undefined"]
 

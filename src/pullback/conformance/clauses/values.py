@@ -9,13 +9,11 @@ from functools import partial
 
 import torch
 
-from pullback.conformance._arguments import Arguments
 from pullback.conformance._clause import Finding, Probe, Tensors, Verdict, clause
-from pullback.conformance._derivative import has_basis, spans
-from pullback.conformance._evidence import Side, agreement, look
-from pullback.conformance._failure import attempt
-from pullback.conformance._repro import Given
-from pullback.conformance._screen import (
+from pullback.conformance.cause._wrong_derivative import along_a_line
+from pullback.conformance.evidence._derivative import has_basis, spans
+from pullback.conformance.evidence._evidence import Side, agreement, look
+from pullback.conformance.evidence._screen import (
     APART,
     RIGHT,
     Run,
@@ -25,16 +23,18 @@ from pullback.conformance._screen import (
     is_foreign,
     own_gradients,
 )
-from pullback.conformance._special import (
+from pullback.conformance.evidence._special import (
     REPRO,
     at_an_end,
     at_the_ends,
     controls,
     specials,
 )
-from pullback.conformance._structure import bound_rows, tangent, ties_matrices
-from pullback.conformance._vectors import are_finite, flatten, products, unflatten
-from pullback.conformance._wrong_derivative import along_a_line
+from pullback.conformance.inputs._arguments import Arguments
+from pullback.conformance.inputs._structure import bound_rows, tangent, ties_matrices
+from pullback.conformance.inputs._vectors import are_finite, flatten, products, unflatten
+from pullback.conformance.process._failure import attempt
+from pullback.conformance.script._repro import Given
 
 __all__ = ["values"]
 

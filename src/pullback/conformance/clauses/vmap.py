@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from pullback.conformance._clause import Finding, Probe, Tensors, clause
-from pullback.conformance._guard import seed_of_draws
+from pullback.conformance.process._guard import seed_of_draws
 
 __all__ = ["vmap"]
 

@@ -1,0 +1,1 @@
+"""Two tensors compared: how they differ, in words, and what would make them equal."""

@@ -1,0 +1,1 @@
+"""What speaks for and against a derivative, and how much of it an accusation needs."""

@@ -1,0 +1,1 @@
+"""What is checked, and the tensors it is checked with."""

@@ -1,0 +1,1 @@
+"""One Function on several ranks."""
