@@ -247,6 +247,66 @@ def test_a_stack_that_saves_its_outputs_keeps_no_input_alive(way):
     assert alive(way(Sigmoid))[0] == 0
 
 
+def selecting(kept, base=torch.autograd.Function, run=list):
+    """Saves of its input where that is positive, or in which order it is; notes what runs."""
+
+    class Selecting(base):
+        @staticmethod
+        def forward(ctx, x):
+            run("forward")
+            ordered = x.sort(descending=True)
+            positive = x > 0
+            ctx.save_for_backward(positive if kept == "saved mask" else ordered.indices)
+            if kept == "mask on ctx":
+                ctx.save_for_backward()
+                ctx.positive = positive
+            return x * positive if "mask" in kept else ordered.values
+
+        @staticmethod
+        def backward(ctx, g):
+            run("backward")
+            if kept == "mask on ctx":
+                return g * ctx.positive
+            (saved,) = ctx.saved_tensors
+            if kept == "saved mask":
+                return g * saved
+            if kept == "scattered":
+                return torch.zeros_like(g).scatter_(0, saved, g)
+            if kept == "put":
+                given = torch.zeros_like(g)
+                given[saved] = g
+                return given
+            return g[saved.argsort()] if kept == "read" else g.take(saved.argsort())
+
+    return Selecting
+
+
+@pytest.mark.parametrize("kept", ["saved mask", "mask on ctx"])
+def test_a_stack_that_saves_masks_keeps_no_input_alive(kept):
+    def alive(F):
+        h, seen = X.clone().requires_grad_(), []
+        for _ in range(8):
+            h = h + 1
+            seen.append(weakref.ref(h))
+            h = F.apply(h)
+        return sum(reference() is not None for reference in seen), h
+
+    assert alive(selecting(kept))[0] == 0, "torch keeps no input"
+    assert alive(selecting(kept, pullback.Function))[0] == 0
+
+
+@pytest.mark.parametrize("kept", ["saved mask", "mask on ctx", "scattered", "put", "read", "taken"])
+def test_a_second_derivative_by_masks_or_indices_runs_what_torch_runs(kept):
+    x = X.clone().requires_grad_()
+    found, ran = [], ([], [])
+    for base, run in zip((torch.autograd.Function, pullback.Function), ran, strict=True):
+        y = selecting(kept, base, run.append).apply(x * 2)
+        (first,) = torch.autograd.grad((y * y).sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(first.sin().sum(), x)[0])
+    close(found[1], found[0])
+    assert ran[1] == ran[0]
+
+
 def counted():
     calls = {"forward": itertools.count(), "backward": itertools.count()}
 

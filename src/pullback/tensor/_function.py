@@ -89,8 +89,9 @@ class Function(torch.autograd.Function, metaclass=Traceable):
             where torch cannot batch an operation.
         mutates: names of arguments that forward writes into as buffers.
         random: forward draws random numbers, so that two runs differ.
-        keep_inputs: keep the inputs that forward did not save, for a second derivative. Where it
-            is false, a second derivative needs them to be alive still, and refuses otherwise.
+        keep_inputs: keep the inputs that forward did not save, for a second derivative, where it
+            keeps more than outputs and masks. Where it is false, a second derivative needs them to
+            be alive still, and refuses otherwise.
 
     Raises:
         DefinitionError: the class contradicts itself; raised when it is defined or first

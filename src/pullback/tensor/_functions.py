@@ -199,6 +199,20 @@ CONSTANT = {
 }  # fmt: skip
 # Of their second argument they read the shape, or the dtype and device.
 LIKE_ANOTHER = {"expand_as", "reshape_as", "to", "type_as", "view_as"}
+# Where each takes whole numbers that say which entries are meant: its place, and its name.
+INDEX = {
+    **dict.fromkeys(("__getitem__", "__setitem__", "index_put"), (1, "indices")),
+    **dict.fromkeys(
+        (
+            *("gather", "index_select", "index_add", "index_copy", "index_fill"),
+            *("scatter", "scatter_add", "scatter_reduce"),
+        ),
+        (2, "index"),
+    ),
+    "take": (1, "index"),
+    "take_along_dim": (1, "indices"),
+    "embedding": (0, "input"),
+}
 # What tells of a tensor without reading its values.
 DESCRIBING = {
     getattr(_tensor, name).__get__
@@ -265,8 +279,14 @@ class FunctionCall:
         """The tensors whose values count."""
         if name == "copy":  # of the first argument nothing is left
             return self.given[1:]
-        like = name in LIKE_ANOTHER and is_of_torch(self.func)
-        return self.given[:1] if like else self.given
+        if name in LIKE_ANOTHER and is_of_torch(self.func):
+            return self.given[:1]
+        pure = name.removesuffix("_") if ends_in_place(name) else name
+        if pure in INDEX and is_of_torch(self.func):
+            place, keyword = INDEX[pure]
+            others = (value for key, value in self.kwargs.items() if key != keyword)
+            return tensors_in(*self.args[:place], *self.args[place + 1 :], *others)
+        return self.given
 
     def written(self, name: str) -> list[torch.Tensor]:
         """The arguments that the function changes."""

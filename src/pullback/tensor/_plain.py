@@ -222,13 +222,13 @@ def _finish(
     # Where nothing stands beside inputs and outputs, forward does not run again.
     if call.definition.random or (beside and _random.changed(before)):
         call.generators = before
-    again = bool(beside) and dirty is None  # forward runs again for a second derivative
+    again = bool(beside) and dirty is None  # forward may run again for a second derivative
     if again:
         outputs = _apart(ctx, outputs)
-        if call.definition.keep_inputs and saved_tensors_are_hooked():
+        if call.definition.keep_inputs and not call.plain and saved_tensors_are_hooked():
             _save_inputs(call, ctx, tensors)
     call.kept = aside(
-        call.definition, tensors, ctx.to_save, refused=dirty is not None, weak=not beside
+        call.definition, tensors, ctx.to_save, refused=dirty is not None, weak=call.plain
     )
     if marked is not None:  # torch would give a view a history all the same
         ids = set(map(id, marked))

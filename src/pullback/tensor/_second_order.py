@@ -11,7 +11,8 @@ nothing. There are three kinds of call:
   masks, which have no derivative. Then backward runs once, on the saved tensors, as torch runs it
   (`Watch` looks for cuts).
 - *residual*: forward kept something else that it has computed. Unless backward reads it in steps
-  alone (``q.abs() <= 6``), forward runs again, so that it has a history, and backward runs on it.
+  alone (``q.abs() <= 6``) or as indices, forward runs again, so that it has a history, and backward
+  runs on it.
   An output is the one that was returned, with the history that the author's own rule gives it.
 - *opaque*: the rules leave torch. The gradient is what it is, and its derivative is refused.
 
