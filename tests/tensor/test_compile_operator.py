@@ -8,7 +8,7 @@ from tests.versions import needs_torch
 
 import pullback
 from pullback.errors import UnsupportedError
-from pullback.tensor import _opaque
+from pullback.tensor.compiled import _opaque
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SETTING = {"scale": 2.0, "size": 1}

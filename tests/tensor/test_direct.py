@@ -6,7 +6,7 @@ from torch.autograd import forward_ad
 
 import pullback
 from pullback.errors import ArgumentTypeError, DefinitionError
-from pullback.tensor import _engine
+from pullback.tensor.engine import _engine
 
 
 class Scale(pullback.Function):

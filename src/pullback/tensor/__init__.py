@@ -8,9 +8,9 @@ from pullback.tensor._case import Case, Intent
 from pullback.tensor._complete import complete
 from pullback.tensor._complete_reference import reference_of
 from pullback.tensor._completed import completed
-from pullback.tensor._context import Context
 from pullback.tensor._custom_vjp import CustomVjp, custom_vjp
 from pullback.tensor._function import Function
+from pullback.tensor.call._context import Context
 
 __all__ = [
     "Case",

@@ -10,13 +10,13 @@ import torch
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.internal._operator import is_operator, resolve
 from pullback.internal.torch import node_class
-from pullback.tensor import _leniency
 from pullback.tensor._case import Intent
-from pullback.tensor._compile import Traceable
 from pullback.tensor._complete_operator import complete_operator
 from pullback.tensor._complete_reference import CompletedKernel, Referenced, refuse_reference
 from pullback.tensor._function import Function
 from pullback.tensor._reference import Pair
+from pullback.tensor.compiled._compile import Traceable
+from pullback.tensor.watch import _leniency
 
 __all__ = ["complete", "has_own_apply"]
 

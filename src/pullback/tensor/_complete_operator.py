@@ -32,7 +32,7 @@ from pullback.internal.torch import (
     pytree,
     schema_of,
 )
-from pullback.tensor._levels import tracking_level
+from pullback.tensor.values._levels import tracking_level
 
 __all__ = ["complete_operator"]
 

@@ -24,9 +24,9 @@ from pullback.internal.torch import (
     graph_break,
     pytree,
 )
-from pullback.tensor._compile import follow
 from pullback.tensor._function import Function
 from pullback.tensor._reference import Pair, run
+from pullback.tensor.compiled._compile import follow
 
 __all__ = ["CompletedKernel", "Referenced", "reference_of", "refuse_reference"]
 

@@ -15,10 +15,10 @@ import torch
 
 from pullback.errors import DefinitionError
 from pullback.internal.torch import never_compile
-from pullback.tensor import _autocast
-from pullback.tensor._compile import Traceable, follow, prepare
-from pullback.tensor._definition import Definition, define
-from pullback.tensor._engine import apply, make_engine
+from pullback.tensor.call._definition import Definition, define
+from pullback.tensor.compiled._compile import Traceable, follow, prepare
+from pullback.tensor.engine._engine import apply, make_engine
+from pullback.tensor.values import _autocast
 
 __all__ = ["Function"]
 
@@ -28,7 +28,7 @@ R_co = TypeVar("R_co", covariant=True)
 if TYPE_CHECKING:  # what tells a type checker that ``apply`` takes what ``forward`` takes
     from torch.autograd.function import FunctionCtx
 
-    from pullback.tensor._context import Context
+    from pullback.tensor.call._context import Context
 
     class _AnyContext(Context, FunctionCtx):  # type: ignore[misc]
         """Fits a first parameter that is annotated as either context, and no tensor."""
@@ -83,7 +83,7 @@ class Function(torch.autograd.Function, metaclass=Traceable):
             (linear in the cotangent, deliberately not the derivative) or ``"nonlinear"``;
             ``None`` for a completed Function that declares nothing.
         autocast: ``"inherit"``, ``"ambient"``, ``"disable"`` or a dtype; see
-            `pullback.tensor._autocast`.
+            `pullback.tensor.values._autocast`.
         batching: ``"derived"`` runs the rules on batched tensors, ``"loop"`` runs them item by
             item, for kernels that torch cannot look into; ``"auto"`` tries the first, and loops
             where torch cannot batch an operation.
@@ -146,7 +146,7 @@ class Function(torch.autograd.Function, metaclass=Traceable):
     # a promise of the class alone: what inherits from it may have rules of its own.
     _direct: ClassVar[bool] = False
     _lenient: ClassVar[bool] = False
-    _twin: ClassVar[Any] = None  # see `pullback.tensor._compile`
+    _twin: ClassVar[Any] = None  # see `pullback.tensor.compiled._compile`
     _handle: ClassVar[str] = ""
     _sites: ClassVar[list[Any]] = []
     _compiled: ClassVar[tuple[Any, Definition] | None] = None

@@ -39,12 +39,12 @@ from pullback.internal.torch import (
     never_compile,
     versions_of,
 )
-from pullback.tensor._autocast import forward_state, scope
-from pullback.tensor._levels import are_batched
-from pullback.tensor._random import changed, states
-from pullback.tensor._site import apart
-from pullback.tensor._structure import Template, flatten, unflatten
-from pullback.tensor._watch import watching
+from pullback.tensor.compiled._site import apart
+from pullback.tensor.values._autocast import forward_state, scope
+from pullback.tensor.values._levels import are_batched
+from pullback.tensor.values._random import changed, states
+from pullback.tensor.values._structure import Template, flatten, unflatten
+from pullback.tensor.watch._watch import watching
 
 __all__ = ["Pair", "run"]
 

@@ -176,7 +176,7 @@ def context_tensors(
         if name == "__pullback__" and _is_ours(node):
             # Inputs that the engine sets aside with their versions for a second derivative: it
             # refuses where one was changed, sets none aside behind saved-tensor hooks, and lets
-            # them go with backward (`pullback.tensor._application`).
+            # them go with backward (`pullback.tensor.call._application`).
             continue
         for path, held, in_module in _held(value, f"ctx.{name}"):
             if isinstance(held, torch.Tensor):

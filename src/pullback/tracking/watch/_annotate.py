@@ -16,7 +16,7 @@ from pullback.errors import ArgumentError, UnsupportedError
 from pullback.gradients._module import GradientModule
 from pullback.internal._arguments import checked
 from pullback.internal.torch import BatchNormalisation, pytree
-from pullback.tensor._random import replaying, states
+from pullback.tensor.values._random import replaying, states
 from pullback.tracking._hang import hook_gradient
 from pullback.tracking._outputs import is_floating
 from pullback.tracking.measure._statistics import Statistics

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from pullback.internal._sparse import indices_of, is_sparse, values_of
-from pullback.tensor._levels import concrete
+from pullback.tensor.values._levels import concrete
 
 __all__ = ["agree", "equals_one_of", "inner", "size_of"]
 

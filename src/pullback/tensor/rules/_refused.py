@@ -7,10 +7,10 @@ import torch
 
 from pullback.errors import PullbackError, UnsupportedError
 from pullback.internal.torch import are_functorch_transforms_active, never_compile
-from pullback.tensor._batching import batched, share_batch
-from pullback.tensor._call import Call
-from pullback.tensor._errors import in_short, is_of_rules, without_frames
-from pullback.tensor._watch import Watch, refusal
+from pullback.tensor.call._call import Call
+from pullback.tensor.rules._batching import batched, share_batch
+from pullback.tensor.values._errors import in_short, is_of_rules, without_frames
+from pullback.tensor.watch._watch import Watch, refusal
 
 __all__ = ["Refusals", "refused"]
 

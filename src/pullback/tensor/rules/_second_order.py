@@ -30,22 +30,22 @@ import torch
 from pullback.errors import PullbackError, UnsupportedError
 from pullback.internal._generators import rewind_shared
 from pullback.internal.torch import is_raised_by_tracing
-from pullback.tensor import _random
-from pullback.tensor._application import Application
-from pullback.tensor._autocast import scope
-from pullback.tensor._batching import gradients_by_item
-from pullback.tensor._call import Call
-from pullback.tensor._compare import agree, equals_one_of
-from pullback.tensor._context import Context
-from pullback.tensor._errors import Raised, named
-from pullback.tensor._functions import Retaining
-from pullback.tensor._leniency import complete_inner, leniency
-from pullback.tensor._levels import apart, is_differentiable, is_freed
-from pullback.tensor._memory import Allocations
-from pullback.tensor._places import refuse_values
-from pullback.tensor._refused import Refusals, refused
-from pullback.tensor._structure import flatten, is_mask, replaced, unflatten
-from pullback.tensor._watch import MEND, Outside, Watch, refusal
+from pullback.tensor.call._application import Application
+from pullback.tensor.call._call import Call
+from pullback.tensor.call._context import Context
+from pullback.tensor.rules._batching import gradients_by_item
+from pullback.tensor.rules._refused import Refusals, refused
+from pullback.tensor.values import _random
+from pullback.tensor.values._autocast import scope
+from pullback.tensor.values._compare import agree, equals_one_of
+from pullback.tensor.values._errors import Raised, named
+from pullback.tensor.values._functions import Retaining
+from pullback.tensor.values._levels import apart, is_differentiable, is_freed
+from pullback.tensor.values._places import refuse_values
+from pullback.tensor.values._structure import flatten, is_mask, replaced, unflatten
+from pullback.tensor.watch._leniency import complete_inner, leniency
+from pullback.tensor.watch._memory import Allocations
+from pullback.tensor.watch._watch import MEND, Outside, Watch, refusal
 
 __all__ = [
     "confirm_forward",

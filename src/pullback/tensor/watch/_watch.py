@@ -40,7 +40,7 @@ from pullback.internal.torch import (
     sequence_number,
     set_grad_mode,
 )
-from pullback.tensor._functions import (
+from pullback.tensor.values._functions import (
     BITS,
     CUTS,
     DECIDING,
@@ -61,7 +61,7 @@ from pullback.tensor._functions import (
     tensors_in,
     with_argument,
 )
-from pullback.tensor._levels import (
+from pullback.tensor.values._levels import (
     alive,
     indexed,
     is_coarse,
@@ -73,9 +73,9 @@ from pullback.tensor._levels import (
     tangent_of,
     tracking_levels,
 )
-from pullback.tensor._linear import Linearity
-from pullback.tensor._origins import Origins
-from pullback.tensor._structure import replaced
+from pullback.tensor.values._structure import replaced
+from pullback.tensor.watch._linear import Linearity
+from pullback.tensor.watch._origins import Origins
 
 __all__ = ["MEND", "Outside", "Watch", "refusal", "watching"]
 

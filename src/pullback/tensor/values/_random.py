@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from pullback.internal._generators import rewinds
-from pullback.tensor._structure import HOLE, is_data
+from pullback.tensor.values._structure import HOLE, is_data
 
 __all__ = ["States", "changed", "put_back", "replaying", "states"]
 

@@ -18,16 +18,16 @@ from torch.utils.weak import TensorWeakRef
 
 from pullback.errors import PullbackError, UnsupportedError
 from pullback.internal.torch import graph_is_kept, version_of
-from pullback.tensor import _random
-from pullback.tensor._call import Call, Kept
-from pullback.tensor._context import Context
-from pullback.tensor._definition import Definition
-from pullback.tensor._leniency import leniency
-from pullback.tensor._levels import are_batched
-from pullback.tensor._memory import Mutations
-from pullback.tensor._refusals import refuse_altered
-from pullback.tensor._structure import Template, flatten, of_tensors, unflatten
-from pullback.tensor._watch import watching
+from pullback.tensor.call._call import Call, Kept
+from pullback.tensor.call._context import Context
+from pullback.tensor.call._definition import Definition
+from pullback.tensor.call._refusals import refuse_altered
+from pullback.tensor.values import _random
+from pullback.tensor.values._levels import are_batched
+from pullback.tensor.values._structure import Template, flatten, of_tensors, unflatten
+from pullback.tensor.watch._leniency import leniency
+from pullback.tensor.watch._memory import Mutations
+from pullback.tensor.watch._watch import watching
 
 __all__ = [
     "Application",
@@ -110,7 +110,7 @@ def reclaim(definition: Definition, kept: Kept, saved: Sequence[Any]) -> dict[in
 class Application:
     """An application of which a `Call` tells what was kept where.
 
-    Outside of transforms torch's own node holds this: see `pullback.tensor._plain`.
+    Outside of transforms torch's own node holds this: see `pullback.tensor.engine._plain`.
 
     Arguments:
         call: the application.

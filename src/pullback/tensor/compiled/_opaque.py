@@ -18,11 +18,8 @@ from typing import Any, Never
 import torch
 
 from pullback.internal.torch import constant_in_graph, pytree, recording
-from pullback.tensor import _composed
-from pullback.tensor._autocast import scope
-from pullback.tensor._errors import without_frames
-from pullback.tensor._levels import is_differentiable
-from pullback.tensor._site import (
+from pullback.tensor.compiled import _composed
+from pullback.tensor.compiled._site import (
     Site,
     apart,
     constant_of,
@@ -32,7 +29,10 @@ from pullback.tensor._site import (
     last_shown,
     show,
 )
-from pullback.tensor._structure import HOLE
+from pullback.tensor.values._autocast import scope
+from pullback.tensor.values._errors import without_frames
+from pullback.tensor.values._levels import is_differentiable
+from pullback.tensor.values._structure import HOLE
 
 __all__ = ["follow"]
 

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import torch
 
-from pullback.tensor._functions import FunctionCall
-from pullback.tensor._levels import is_coarse, is_differentiable, memory_of
+from pullback.tensor.values._functions import FunctionCall
+from pullback.tensor.values._levels import is_coarse, is_differentiable, memory_of
 
 __all__ = ["Linearity"]
 

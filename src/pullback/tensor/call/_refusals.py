@@ -12,9 +12,9 @@ import torch
 
 from pullback.errors import DefinitionError, UnsupportedError
 from pullback.internal.torch import pytree, version_of
-from pullback.tensor._definition import Definition
-from pullback.tensor._places import same
-from pullback.tensor._structure import Template, unflatten
+from pullback.tensor.call._definition import Definition
+from pullback.tensor.values._places import same
+from pullback.tensor.values._structure import Template, unflatten
 
 __all__ = ["record", "refuse_altered", "refuse_another", "refuse_mutation", "refuse_written"]
 

@@ -30,8 +30,8 @@ from pullback.internal.torch import (
     schema_of,
     storage_of,
 )
-from pullback.tensor._functions import REQUIRING, FunctionCall, facts, tensors_in
-from pullback.tensor._levels import is_differentiable, memory_of
+from pullback.tensor.values._functions import REQUIRING, FunctionCall, facts, tensors_in
+from pullback.tensor.values._levels import is_differentiable, memory_of
 
 __all__ = ["Allocations", "Factories", "Mutations"]
 

@@ -30,9 +30,9 @@ from pullback.internal.torch import (
     version_of,
     while_tracing,
 )
-from pullback.tensor._autocast import forward_state, scope
-from pullback.tensor._places import same
-from pullback.tensor._structure import Template, unflatten
+from pullback.tensor.values._autocast import forward_state, scope
+from pullback.tensor.values._places import same
+from pullback.tensor.values._structure import Template, unflatten
 
 __all__ = [
     "Site",
@@ -160,7 +160,7 @@ class Site:
         self.inputs: list[Any] = []
         self.outputs: list[Any] = []
         self.outline: list[Any] = []
-        self.derived: dict[Any, Any] = {}  # see `pullback.tensor._composed`
+        self.derived: dict[Any, Any] = {}  # see `pullback.tensor.compiled._composed`
 
     def apply(self, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], list[torch.Tensor]]:
         """Apply the Function as uncompiled code does; returns the outline and the outputs."""

@@ -15,7 +15,7 @@ dtype, since a factor of two commutes with rounding; so it tells a map that is n
 a coarse dtype hides the difference from the others.
 
 What is computed is the value that autograd and forward mode differentiate in turn, if forward and
-backward hide nothing (`pullback.tensor._second_order`).
+backward hide nothing (`pullback.tensor.rules._second_order`).
 
 Source: Radul et al., "You Only Linearize Once" (2022), read in the other direction; the double
 transposition is J. Townsend, "A new trick for calculating Jacobian vector products" (2017).
@@ -29,14 +29,22 @@ import torch
 
 from pullback.errors import DefinitionError, UnsupportedError
 from pullback.internal.torch import set_forward_mode
-from pullback.tensor._application import Application
-from pullback.tensor._autocast import scope
-from pullback.tensor._batching import batched
-from pullback.tensor._call import Call, Meta, zeros
-from pullback.tensor._compare import inner, size_of
-from pullback.tensor._context import Context
-from pullback.tensor._errors import Raised, named
-from pullback.tensor._levels import (
+from pullback.tensor.call._application import Application
+from pullback.tensor.call._call import Call, Meta, zeros
+from pullback.tensor.call._context import Context
+from pullback.tensor.rules._batching import batched
+from pullback.tensor.rules._refused import refused
+from pullback.tensor.rules._second_order import (
+    confirm_forward,
+    connected,
+    refuse_remembered,
+    running_again,
+    with_gradients,
+)
+from pullback.tensor.values._autocast import scope
+from pullback.tensor.values._compare import inner, size_of
+from pullback.tensor.values._errors import Raised, named
+from pullback.tensor.values._levels import (
     apart,
     are_differentiated_below,
     concrete,
@@ -45,17 +53,9 @@ from pullback.tensor._levels import (
     primal,
     vjp,
 )
-from pullback.tensor._memory import Allocations
-from pullback.tensor._refused import refused
-from pullback.tensor._second_order import (
-    confirm_forward,
-    connected,
-    refuse_remembered,
-    running_again,
-    with_gradients,
-)
-from pullback.tensor._structure import children, match, unflatten
-from pullback.tensor._watch import Outside, Watch, refusal
+from pullback.tensor.values._structure import children, match, unflatten
+from pullback.tensor.watch._memory import Allocations
+from pullback.tensor.watch._watch import Outside, Watch, refusal
 
 __all__ = ["push"]
 

@@ -6,10 +6,11 @@ once. It takes a `Call` and tensors, runs what the author wrote, and returns the
 beside them, the residuals: tensors that forward saved without returning them, which each level of
 transforms must carry. The rules that the author left out are derived:
 
-- ``jvp`` by transposing the backward (`pullback.tensor._forward_mode`);
+- ``jvp`` by transposing the backward (`pullback.tensor.rules._forward_mode`);
 - the derivative of a gradient or a tangent by running the author's rules where autograd sees them
-  (`pullback.tensor._second_order`);
-- ``vmap`` by torch's generated rule over the engine, or item by item (`pullback.tensor._batching`).
+  (`pullback.tensor.rules._second_order`);
+- ``vmap`` by torch's generated rule over the engine, or item by item
+  (`pullback.tensor.rules._batching`).
 """
 
 from collections.abc import Sequence
@@ -28,17 +29,17 @@ from pullback.internal.torch import (
     is_view,
     unwrap_if_dead,
 )
-from pullback.tensor._application import Application, Nested
-from pullback.tensor._autocast import cast_inputs, forward_state, scope
-from pullback.tensor._batching import batch_by_rule, batched, batching, share_batch
-from pullback.tensor._call import Call, zeros
-from pullback.tensor._definition import Definition
-from pullback.tensor._forward_mode import push
-from pullback.tensor._levels import alive, is_differentiable, is_differentiated
-from pullback.tensor._plain import make_plain
-from pullback.tensor._second_order import differentiable_gradient
-from pullback.tensor._structure import flatten, is_data
-from pullback.tensor._watch import watching
+from pullback.tensor.call._application import Application, Nested
+from pullback.tensor.call._call import Call, zeros
+from pullback.tensor.call._definition import Definition
+from pullback.tensor.engine._plain import make_plain
+from pullback.tensor.rules._batching import batch_by_rule, batched, batching, share_batch
+from pullback.tensor.rules._forward_mode import push
+from pullback.tensor.rules._second_order import differentiable_gradient
+from pullback.tensor.values._autocast import cast_inputs, forward_state, scope
+from pullback.tensor.values._levels import alive, is_differentiable, is_differentiated
+from pullback.tensor.values._structure import flatten, is_data
+from pullback.tensor.watch._watch import watching
 
 __all__ = ["apply", "make_engine"]
 

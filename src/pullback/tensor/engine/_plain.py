@@ -3,7 +3,7 @@
 The author's rules run on torch's own context, so first order is what torch does, to the bit and in
 memory, at nearly its cost. Added are what the contract asks for at first order: nothing keeps an
 output alive, and an undeclared change in place is an error. A gradient that can be differentiated
-again is the author's backward, run where autograd sees it (`pullback.tensor._second_order`).
+again is the author's backward, run where autograd sees it (`pullback.tensor.rules._second_order`).
 """
 
 from collections.abc import Sequence
@@ -25,8 +25,7 @@ from pullback.internal.torch import (
     version_of,
     versions_of,
 )
-from pullback.tensor import _random
-from pullback.tensor._application import (
+from pullback.tensor.call._application import (
     Nested,
     OnNode,
     aside,
@@ -35,13 +34,14 @@ from pullback.tensor._application import (
     run_in_batch,
     running_on,
 )
-from pullback.tensor._autocast import scope
-from pullback.tensor._call import Call
-from pullback.tensor._definition import Definition
-from pullback.tensor._places import Places, views_of
-from pullback.tensor._refusals import refuse_mutation, refuse_written
-from pullback.tensor._second_order import differentiable_gradient
-from pullback.tensor._structure import (
+from pullback.tensor.call._call import Call
+from pullback.tensor.call._definition import Definition
+from pullback.tensor.call._refusals import refuse_mutation, refuse_written
+from pullback.tensor.rules._second_order import differentiable_gradient
+from pullback.tensor.values import _random
+from pullback.tensor.values._autocast import scope
+from pullback.tensor.values._places import Places, views_of
+from pullback.tensor.values._structure import (
     ONE,
     flatten,
     is_mask,

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 
 from pullback.errors import ArgumentTypeError, DefinitionError
-from pullback.tensor._autocast import Policy
+from pullback.tensor.values._autocast import Policy
 
 __all__ = ["Definition", "define", "without_once"]
 

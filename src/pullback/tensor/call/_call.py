@@ -17,15 +17,14 @@ import torch
 from pullback.errors import DefinitionError, UnsupportedError
 from pullback.internal.torch import is_any_autocast_enabled as _autocasting
 from pullback.internal.torch import len_torch_dispatch_stack, pytree, versions_of
-from pullback.tensor import _random
-from pullback.tensor._autocast import State, scope
-from pullback.tensor._context import Context
-from pullback.tensor._definition import Definition
-from pullback.tensor._leniency import leniency
-from pullback.tensor._levels import is_differentiable
-from pullback.tensor._places import Place, Places, are_plain, fill, refuse_layouts, views_of
-from pullback.tensor._refusals import record, refuse_another, refuse_mutation, refuse_written
-from pullback.tensor._structure import (
+from pullback.tensor.call._context import Context
+from pullback.tensor.call._definition import Definition
+from pullback.tensor.call._refusals import record, refuse_another, refuse_mutation, refuse_written
+from pullback.tensor.values import _random
+from pullback.tensor.values._autocast import State, scope
+from pullback.tensor.values._levels import is_differentiable
+from pullback.tensor.values._places import Place, Places, are_plain, fill, refuse_layouts, views_of
+from pullback.tensor.values._structure import (
     HOLE,
     ONE,
     Template,
@@ -35,6 +34,7 @@ from pullback.tensor._structure import (
     match,
     unflatten,
 )
+from pullback.tensor.watch._leniency import leniency
 
 __all__ = ["Call", "Kept", "Meta", "zeros"]
 
@@ -67,7 +67,7 @@ class Call:
     names: tuple[str, ...] = ()  # of the last arguments
     needed: list[int]
     needs: Sequence[bool]  # for each input tensor, whether its gradient is wanted
-    nested: bool = False  # the output is nested: see `pullback.tensor._plain`
+    nested: bool = False  # the output is nested: see `pullback.tensor.engine._plain`
     non_differentiable: Sequence[int] = ()
     own: int | None = None  # of what torch has saved, how many the author has; all by default
     output_grad_dtypes: list[torch.dtype | None] | None  # as declared, for each output tensor

@@ -8,8 +8,9 @@ comes to `follow`, which decides by what it sees:
   and guards what the rules read. This is what torch does with the Function as published.
 - **opaque**: where Dynamo cannot trace the rules, or a bare Function has no such arguments (nested,
   by keyword), and the graph must not end (``fullgraph=True``), an operator runs them when the
-  graph runs (`pullback.tensor._opaque`). What they read is read then. So it is below transforms of
-  torch.func, where torch drops the backward of what it traces (`pullback.tensor._composed`).
+  graph runs (`pullback.tensor.compiled._opaque`). What they read is read then. So it is below
+  transforms of torch.func, where torch drops the backward of what it traces
+  (`pullback.tensor.compiled._composed`).
 - **not compiled**: otherwise the graph ends before the call, as torch's does.
 
 Which of the first two it is, is found by trying: the twin alone is given to `torch.compile`, with
@@ -33,9 +34,9 @@ from pullback.internal.torch import (
     never_compile,
     pytree,
 )
-from pullback.tensor import _opaque
-from pullback.tensor._levels import is_differentiable
-from pullback.tensor._site import example_of, find, keep, last_shown, may_be_operator, show
+from pullback.tensor.compiled import _opaque
+from pullback.tensor.compiled._site import example_of, find, keep, last_shown, may_be_operator, show
+from pullback.tensor.values._levels import is_differentiable
 
 __all__ = ["Traceable", "follow", "prepare"]
 

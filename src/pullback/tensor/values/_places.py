@@ -13,8 +13,8 @@ import torch
 
 from pullback.errors import DefinitionError, UnsupportedError
 from pullback.internal.torch import FakeTensor, FunctionalTensor, forward_level, pytree
-from pullback.tensor._levels import same_view
-from pullback.tensor._structure import is_data, is_plain
+from pullback.tensor.values._levels import same_view
+from pullback.tensor.values._structure import is_data, is_plain
 
 __all__ = [
     "Place",

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from pullback.tensor._levels import memory_of
+from pullback.tensor.values._levels import memory_of
 
 __all__ = ["Origins"]
 

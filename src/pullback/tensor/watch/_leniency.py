@@ -31,8 +31,8 @@ from pullback.internal.torch import (
     schema_of,
     wrap_functional_tensor,
 )
-from pullback.tensor._errors import Raised
-from pullback.tensor._functions import (
+from pullback.tensor.values._errors import Raised
+from pullback.tensor.values._functions import (
     DECIDING,
     LEAVING,
     name_of,
@@ -40,8 +40,8 @@ from pullback.tensor._functions import (
     tensors_in,
     writes_into_a_view,
 )
-from pullback.tensor._levels import indexed
-from pullback.tensor._watch import watching
+from pullback.tensor.values._levels import indexed
+from pullback.tensor.watch._watch import watching
 
 __all__ = ["complete_inner", "leniency"]
 

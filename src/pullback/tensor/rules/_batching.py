@@ -24,15 +24,15 @@ from pullback.internal.torch import (
     restore_vmap,
     versions_of,
 )
-from pullback.tensor import _random
-from pullback.tensor._call import Call
-from pullback.tensor._context import Context
-from pullback.tensor._definition import Definition
-from pullback.tensor._errors import Raised, named
-from pullback.tensor._functions import tensors_in
-from pullback.tensor._levels import are_batched
-from pullback.tensor._memory import Factories, Mutations
-from pullback.tensor._structure import HOLE, flatten, unflatten
+from pullback.tensor.call._call import Call
+from pullback.tensor.call._context import Context
+from pullback.tensor.call._definition import Definition
+from pullback.tensor.values import _random
+from pullback.tensor.values._errors import Raised, named
+from pullback.tensor.values._functions import tensors_in
+from pullback.tensor.values._levels import are_batched
+from pullback.tensor.values._structure import HOLE, flatten, unflatten
+from pullback.tensor.watch._memory import Factories, Mutations
 
 __all__ = ["batch_by_rule", "batched", "batching", "gradients_by_item", "share_batch"]
 

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from pullback.internal.torch import end_what_a_graph_began, nested_forward_mode, recording
-from pullback.tensor._levels import is_differentiable
-from pullback.tensor._site import Site, apart, find, keep, without_values
+from pullback.tensor.compiled._site import Site, apart, find, keep, without_values
+from pullback.tensor.values._levels import is_differentiable
 
 __all__ = ["transformed"]
 

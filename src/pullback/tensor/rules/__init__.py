@@ -1,0 +1,1 @@
+"""The rules that are derived: batched, of second order, in forward mode."""

@@ -1,0 +1,1 @@
+"""What rules work on: tensors, nested arguments, numbers drawn, and functions of torch."""
