@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fuzzing import examples
 
-from pullback.conformance.evidence._evidence import Estimate, compare, look, slopes
+from pullback.conformance.evidence._evidence import Estimate, compare, slopes
+from pullback.conformance.evidence._sides import look
 from pullback.conformance.inputs._vectors import inner
 
 pytestmark = pytest.mark.usefixtures("no_edits")

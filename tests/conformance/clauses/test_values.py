@@ -10,8 +10,8 @@ from tests.specimens._specimen import normal
 from tests.specimens.wrong.values import PLACES, fault_at
 
 from pullback.conformance import check
-from pullback.conformance.evidence._evidence import look
 from pullback.conformance.evidence._screen import Run, agrees
+from pullback.conformance.evidence._sides import look
 from pullback.conformance.inputs._arguments import Arguments
 from pullback.conformance.inputs._subject import Subject
 from pullback.conformance.probing._prepare import prepare

@@ -12,7 +12,7 @@ import torch
 from pullback.conformance._clause import Finding, Probe, Tensors, Verdict, clause
 from pullback.conformance.cause._wrong_derivative import along_a_line
 from pullback.conformance.evidence._derivative import has_basis, spans
-from pullback.conformance.evidence._evidence import Side, agreement, look
+from pullback.conformance.evidence._evidence import agreement
 from pullback.conformance.evidence._screen import (
     APART,
     RIGHT,
@@ -23,6 +23,7 @@ from pullback.conformance.evidence._screen import (
     is_foreign,
     own_gradients,
 )
+from pullback.conformance.evidence._sides import Side, look
 from pullback.conformance.evidence._special import (
     REPRO,
     at_an_end,

@@ -39,17 +39,6 @@ common with it; both must disagree with backward, at two points or along two dir
 simulation one comparison with one first step is never wrong in thousands (tests/conformance/
 test_error_rates.py), that is in less than one of a thousand; two that are independent, in less than
 one of a million.
-
-**At a special value** a function may have a kink, a jump, a root, or a feature as small as what its
-author adds to a denominator, so that nothing is taken for granted there: each side is looked at by
-itself (`look`), at eight steps h, each a quarter of the one before, then ten times closer each
-time. q(h) = (f(h) - f(0)) / h = f' + h f''/2 + ..., so that (4 q(h / 4) - q(h)) / 3 is f' up to
-h^2. Only where the last three of these agree is there a limit: a root or a logarithm has none. A
-limit of zero has no digits to agree in: it is told beside the largest quotient. f is rounded at 0
-and at h, and so is what moves: 4 eps (|f| + |x f'|) / h is noise; where both are zero steps of any
-size can be told from none. At all smaller steps whose noise is less than a tenth of the largest
-quotient the quotient stays within 3e-5 of the limit, as is asked of a derivative elsewhere; else
-there is none: the sine of a large number's square swings within the eighth step.
 """
 
 import math
@@ -66,12 +55,11 @@ __all__ = [
     "OTHER_STEP",
     "Estimate",
     "Match",
-    "Side",
     "Slopes",
     "agreement",
     "compare",
-    "look",
     "slopes",
+    "steps_from",
 ]
 
 FIRST_STEP = 2.0**-6
@@ -85,7 +73,6 @@ FARTHER_STEP = 2.0**-3
 
 _STEPS = 8
 _RATIO = 4.0
-_CLOSER = 10  # steps of one side that are closer than these
 _FINE = 3  # of the finest steps that must agree with the estimate
 # How many times its estimated error an estimate may be off, and the relative part beside it.
 _ERRORS = 6
@@ -174,20 +161,19 @@ def slopes(
     first = function(0.0)
     eps = max(torch.finfo(first.dtype).eps, grain)
     base = first.double()
-    steps = _steps(step)
+    steps = steps_from(step)
     ends = {h: _both(function, h, base) for h in (*steps[:2], steps[-1])}
     if (straight := _straight(base, ends, eps)) is not None:
         return straight
     pairs = [ends[h] if h in ends else _both(function, h, base) for h in steps]
-    sides = torch.stack([side.abs().nan_to_num() for pair in pairs for side in pair])
-    size = torch.maximum(base.abs(), sides.amax(0))
-    centrals = [(up - down) / (2 * h) for h, (up, down) in zip(_steps(step), pairs, strict=True)]
+    size = _sizes([base, *(side for pair in pairs for side in pair)], eps)
+    centrals = [(up - down) / (2 * h) for h, (up, down) in zip(steps, pairs, strict=True)]
     bends = [(up + down - 2 * base).abs() for up, down in pairs]
     noise = _noise(bends, size, eps)
     value, error = torch.zeros_like(base), torch.full_like(base, math.inf)
     rounding = torch.zeros_like(base)
     previous: list[torch.Tensor] = []
-    for h, central in zip(_steps(step), centrals, strict=True):
+    for h, central in zip(steps, centrals, strict=True):
         row, rounded = [central], 2 * (noise + eps * central.abs()) / h
         for order, before in enumerate(previous, start=1):
             factor = _RATIO ** (2 * order)
@@ -198,7 +184,7 @@ def slopes(
             error = torch.where(better, apart + rounded, error)
             rounding = torch.where(better, rounded, rounding)
         previous = row
-    gaps = [bend / h for h, bend in zip(_steps(step), bends, strict=True)]
+    gaps = [bend / h for h, bend in zip(steps, bends, strict=True)]
     settled = _settled(value, error, centrals, gaps, noise, step)
     # What stands still to the last bit moves by less than the rounding of some intermediate, as the
     # logarithm of 1 + x^2 does near zero: by up to eps within the largest step that shows nothing.
@@ -218,8 +204,9 @@ def _both(
     return sides
 
 
-# Times the rounding of the largest value that one of an affine function may be off its line.
-_STRAIGHT = 16
+# Times the rounding of the largest value that one of an affine function may be off its line, and
+# that a sum of terms of that size may be off zero.
+_STRAIGHT, _STRAY = 16, 4
 
 
 def _straight(
@@ -232,7 +219,7 @@ def _straight(
     """
     (step, (up, down)), *finer = ends.items()
     value = (up - down) / (2 * step)
-    size = torch.stack([side.abs() for pair in ends.values() for side in (base, *pair)]).amax(0)
+    size = _sizes([base, *(side for pair in ends.values() for side in pair)], eps)
     line = [(up + down - 2 * base).abs() for up, down in ends.values()]
     line += [((up - down) / 2 - h * value).abs() for h, (up, down) in finer]
     off = torch.stack(line).amax(0)
@@ -246,7 +233,18 @@ def _straight(
     return found if bool(settled.all()) else None  # it stands still, as far as rounding shows
 
 
-def _steps(step: float) -> list[float]:
+def _sizes(values: list[torch.Tensor], eps: float) -> torch.Tensor:
+    """How large each entry is, or the terms that it is the sum of.
+
+    What is no larger than the rounding of the largest entry is what terms of that size have left.
+    """
+    size = torch.stack([value.abs().nan_to_num() for value in values]).amax(0)
+    most = size.amax() if size.numel() else size.new_zeros(())
+    return torch.where((size > 0) & (size <= _STRAY * eps * most), most, size)
+
+
+def steps_from(step: float) -> list[float]:
+    """Eight steps, each a quarter of the one before."""
     return [step / _RATIO**level for level in range(_STEPS)]
 
 
@@ -321,80 +319,3 @@ def _total(terms: torch.Tensor) -> float:
 
 def _root(terms: torch.Tensor) -> float:
     return float(terms.square().sum().sqrt())
-
-
-@dataclass(frozen=True)
-class Side:
-    """What lies on one side of zero, for each entry."""
-
-    slope: torch.Tensor  # the one-sided derivative, shape ``(n,)``, float64
-    error: torch.Tensor  # how far it may be off, by rounding and by what was extrapolated
-    told: torch.Tensor  # where there is one
-    change: torch.Tensor  # how far the entry changes within the largest step
-    # whether a tenth of all that changes does so within the smallest of the eight steps
-    jumps: bool
-
-
-def look(
-    function: Callable[[float], torch.Tensor],
-    side: float,
-    step: float,
-    reach: float = 0.0,
-    grain: float = 0.0,
-) -> Side | None:
-    """Scan one side.
-
-    Arguments:
-        function: maps a real number to a real vector, shape ``(n,)``.
-        side: 1.0 for above, -1.0 for below.
-        step: the largest step.
-        reach: how large what moves is, beside a step of one; zero where it starts at zero.
-        grain: the precision of its values, where that is less than their dtype's.
-
-    Returns:
-        What is there; ``None`` where the function is not defined.
-
-    Example:
-        >>> found = look(lambda t: torch.tensor([abs(t), abs(t) ** 0.5]).double(), -1.0, 0.1)
-        >>> found.told.tolist(), found.slope[0].item()
-        ([True, False], -1.0)
-    """
-    first, steps = function(0.0), [side * h for h in _steps(step)]
-    finer = [steps[-1] * 10.0**-level for level in range(1, _CLOSER + 1)]
-    eps, base = max(torch.finfo(first.dtype).eps, grain), first.double()
-
-    def quotients(places: list[float]) -> torch.Tensor | None:
-        try:  # of another size, what is there is no neighbour
-            return torch.stack([(function(h).double().view_as(base) - base) / h for h in places])
-        except Exception:  # not defined there
-            return None
-
-    def noise(h: float) -> torch.Tensor:
-        return 4 * eps * (base.abs() + reach * limit.abs()) / abs(h)
-
-    found = quotients(steps)
-    if found is None or not bool(found[0].isfinite().all()):
-        return None
-    limits = (4 * found[1:] - found[:-1])[-3:] / 3
-    limit, largest = limits[-1], found.abs().amax(0)
-    least = noise(steps[-1])
-    seen = [h for h in finer if bool((noise(h) <= 0.1 * largest).any())]
-    closer = quotients(seen) if seen else found[-1:]
-    if closer is None:
-        return None
-    apart = limits.amax(0) - limits.amin(0)
-    told = apart <= 1e-4 * limit.abs() + 1e-6 * largest + 10 * least
-    told &= (least <= 1e-9) | (least <= 1e-3 * largest) | (largest == 0)
-    near = agreement() * limit.abs() + (found[-1] - limit).abs()
-    for h, close in zip(seen, closer, strict=bool(seen)):
-        told &= (noise(h) > 0.1 * largest) | ((close - limit).abs() <= near + 3 * noise(h))
-    # As x to the power of 1.5, whose quotients shrink too slowly to be extrapolated: at all steps,
-    # not at the smallest alone, where acosh(1 + x * x) is zero since rounding leaves it nothing.
-    shrinks = (found[-1].abs() < 0.25 * largest) & (closer[-1].abs() < 1e-5 * largest)
-    vanishes = (base == 0) & shrinks & (reach == 0)
-    moved = [(h * q).abs() for h, q in ((steps[0], found[0]), (steps[-1], found[-1]))]
-    most, last = (float(change.max()) if len(base) else 0.0 for change in moved)
-    return Side(
-        torch.where(vanishes, 0.0, limit), 10 * least + apart * ~vanishes, told | vanishes,
-        moved[0], last > 0.1 * most > 0,
-    )  # fmt: skip
