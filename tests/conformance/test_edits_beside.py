@@ -41,6 +41,36 @@ def test_an_edit_is_right_only_if_all_that_a_module_learns_is():
     )
 
 
+class OnAnInterval(torch.autograd.Function):
+    """What its gradients have in common lacks a half; data need none."""
+
+    @staticmethod
+    def forward(ctx, x, table, width):
+        u = (x / width + 1.0) * 0.5 * (len(table) - 1)
+        cell = u.clamp(0.0, len(table) - 1.0).floor().clamp(max=len(table) - 2).long()
+        ctx.save_for_backward(x, table, width, cell, u - cell)
+        return table[cell] * (1 - u + cell) + table[cell + 1] * (u - cell)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, table, width, cell, share = ctx.saved_tensors
+        rise = table[cell + 1] - table[cell]
+        by_u = torch.stack([g, g]).unsqueeze(-1).mul(rise.unsqueeze(-1)).mean((0, -1))
+        by_u = by_u * (x.abs() < width) * (len(table) - 1)
+        by_table = torch.zeros_like(table)
+        by_table.index_add_(0, cell.flatten(), (g * (1 - share)).flatten())
+        by_table.index_add_(0, cell.flatten() + 1, (g * share).flatten())
+        return by_u / width, by_table, (-by_u * x / width**2).sum(0)
+
+
+def test_an_edit_is_right_of_inputs_that_need_no_gradient_in_this_call_too():
+    x = torch.rand(7, 3, dtype=torch.float64) * 2 - 1
+    table = torch.randn(6, dtype=torch.float64).requires_grad_()
+    width = torch.full((3,), 1.5, dtype=torch.float64).requires_grad_()
+    finding = check(OnAnInterval, x, table, width, clauses="derivative")["derivative"]
+    assert "rise" in finding.hint or "by_u * (" in finding.hint
+
+
 class Masked(torch.autograd.Function):
     """Its backward writes into the cotangent what stood there, where nothing lies outside."""
 

@@ -85,6 +85,12 @@ def test_a_part_of_the_entries_is_enough(kind):
     assert explain(Difference(hidden, got, known, {"dimension 0 of args[0]": 5})) == said
 
 
+def test_what_is_larger_than_any_number_of_times_expected_is_no_factor():
+    got = torch.zeros_like(X)
+    got[2, 3] = 5e27
+    assert " x expected" not in explain(Difference(X * 1e-27, got))
+
+
 def test_an_index_that_comes_often_is_named_however_many_there_are():
     index = torch.tensor([0, 0, 1, 1, 2, 2, 3])
     terms = torch.randn(7, 4, dtype=torch.float64, generator=generator)

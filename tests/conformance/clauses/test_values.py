@@ -248,3 +248,45 @@ def test_what_is_linear_along_each_complex_line_alone_has_no_gradient_there():
     z = torch.randn(2, 2, dtype=torch.complex128, generator=torch.Generator().manual_seed(1))
     report = check(Triangular, z.requires_grad_(), clauses="derivative,values")
     assert [str(finding) for finding in report.problems] == []
+
+
+class Adapting(torch.autograd.Function):
+    """Neurons over time: spikes of a difference of large numbers, where the surrogate is steep."""
+
+    @staticmethod
+    def forward(ctx, current, kappa):
+        v, a, s = (torch.zeros_like(current[0]) for _ in range(3))
+        gaps, adapted, spikes = [], [], []
+        for now in current:
+            v = 0.5 * v + now - s
+            a = 0.9 * a + s
+            gaps.append(v - 1.0 - kappa * a)
+            adapted.append(a)
+            s = (gaps[-1] > 0).to(v.dtype)
+            spikes.append(s)
+        ctx.save_for_backward(kappa, torch.stack(gaps), torch.stack(adapted))
+        return torch.stack(spikes)
+
+    @staticmethod
+    def backward(ctx, g):
+        kappa, gaps, adapted = ctx.saved_tensors
+        by_current, by_kappa = torch.empty_like(g), torch.zeros_like(kappa)
+        by_v, by_a, by_s = (torch.zeros_like(g[0]) for _ in range(3))
+        for t in reversed(range(len(g))):
+            by_gap = (g[t] + by_s) * 5.0 / (1.0 + (5.0 * gaps[t].abs())).square()
+            by_v, by_a = by_v + by_gap, by_a - kappa * by_gap
+            by_kappa -= (adapted[t] * by_gap).sum(0)
+            by_current[t] = by_v
+            by_s, by_v, by_a = by_a - by_v, 0.5 * by_v, 0.9 * by_a
+        return by_current, by_kappa
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_surrogate_of_a_difference_is_not_held_to_digits_that_rounding_has_taken(seed):
+    current = 2 * torch.rand(12, 4, 8, generator=torch.Generator().manual_seed(seed))
+    kappa = torch.rand(8, generator=torch.Generator().manual_seed(seed)) / 2
+    report = check(
+        Adapting, current.double().requires_grad_(), kappa.double().requires_grad_(),
+        gradient="surrogate", clauses="values",
+    )  # fmt: skip
+    assert report.ok, str(report)

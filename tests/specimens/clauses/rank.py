@@ -222,6 +222,25 @@ class SolvesTogether(torch.autograd.Function):
         return -found @ y.mT, found
 
 
+class SquareByChance(torch.autograd.Function):
+    """Forward counts a dimension from the front: two more are taken where sizes are the same."""
+
+    @staticmethod
+    def forward(ctx, q, k):
+        ctx.save_for_backward(q, k)
+        return q @ k.mT * _causal(q)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        q, k = ctx.saved_tensors
+        scores = torch.einsum("bij,ij->bij", cotangent, _causal(q))
+        return scores @ k, scores.mT @ q
+
+
+def _causal(q):
+    return torch.ones(q.shape[1], q.shape[1], dtype=q.dtype).tril()
+
+
 def rows():
     return normal(3, 5), normal(4, 5, seed=2), normal(4, seed=3)
 
@@ -237,6 +256,7 @@ STEPS = torch.tensor([[0.3], [0.5], [0.4]], dtype=torch.float64)
 RIGHT = [
     Specimen(Softmax, lambda: (normal(3, 4),)),
     Specimen(Linear, rows),
+    Specimen(SquareByChance, lambda: (normal(4, 4, 2), normal(4, 4, 2, seed=2))),
     Specimen(LinearOfTwo, rows),
     Specimen(RunningSum, lambda: (normal(3, 4),)),
     Specimen(Centred, lambda: (normal(3, 4),)),

@@ -71,6 +71,24 @@ class Judge:
         beside = finite and self._is_right(there, *self.beside)
         return Grade.BESIDE if beside else Grade.ELSEWHERE
 
+    def keeps_constants(self, function: Callable[..., Any]) -> bool:
+        """Whether inputs that need no gradient here have a right one where they are asked for it.
+
+        What is right of one input alone may undo a fault of its own there that all have in common.
+        """
+        there = self.rule.with_rule(function)
+        probes = () if there is None else map(there.at, self._constants)
+        return all(attempt(lambda p=p: not judge(p).is_wrong, True) for p in probes)
+
+    @cached_property
+    def _constants(self) -> Sequence[Arguments]:
+        """The arguments, one that needs no gradient asked for it, where backward has an answer."""
+        given, probe = self.rule.probe.inputs, self.rule.probe
+        known = {*given.differentiable, *given.owned}
+        others = (k for k, v in enumerate(given.values) if is_continuous(v) and k not in known)
+        found = [given.with_differentiable([k]) for k in others]
+        return [inputs for inputs in found if _answers(probe.at(inputs))]
+
     def _is_right(self, there: Probe, *others: Arguments) -> bool:
         """Whether it is right at all of some other arguments."""
         probes = map(there.at, others)
@@ -169,6 +187,10 @@ def stretched(given: Arguments) -> Arguments | None:
 
 def _runs(probe: Probe) -> bool:
     return attempt(lambda: bool(Run.of(probe).every), False)
+
+
+def _answers(probe: Probe) -> bool:
+    return attempt(lambda: any(bool(g.any()) for g in Run.of(probe).gradients), False)
 
 
 def _is_finite(probe: Probe) -> bool:

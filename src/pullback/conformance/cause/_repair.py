@@ -75,6 +75,7 @@ class _Repair:
                 if grade:
                     others = (k for k in range(len(answers)) if k != search.only)
                     whole = all(search.is_right(k, answers[k]) for k in others)
+                    whole = whole and self.judge.keeps_constants(function)
                     parts = rewrite.texts.items()
                     other = max(branch_not_run(e, text, search.noted) for e, text in parts)
                     return self.words(texts, gap, whole=whole, grade=grade, other=other)

@@ -24,7 +24,7 @@ from pullback.conformance.evidence._screen import (
 )
 from pullback.conformance.inputs._arguments import Arguments
 from pullback.conformance.inputs._vectors import are_finite
-from pullback.conformance.process._failure import attempt, describe
+from pullback.conformance.process._failure import attempt, describe, raised
 from pullback.conformance.script._repro import Given
 
 __all__ = ["rank"]
@@ -127,6 +127,8 @@ def _judge(probe: Probe, made: _Made, ran: _Ran) -> Finding | str:
     try:
         run = Run.of(other, cotangents)
     except Exception as error:
+        if _by_chance(probe, made):
+            return "not told: forward takes it since two sizes are the same"
         if all(same) and not made.less and made.chosen == data(probe):
             doing = f"Forward takes inputs with {made.name}, backward fails"
             return other.failed(error, doing, transform=False)
@@ -139,6 +141,29 @@ def _judge(probe: Probe, made: _Made, ran: _Ran) -> Finding | str:
             repro=["print('at once', outs())", *_of_item(made, "1"), "print('alone  ', outs())"],
         )  # fmt: skip
     return _by_differences(probe, other, made, run)
+
+
+def _by_chance(probe: Probe, made: _Made) -> bool:
+    """Whether forward refuses more dimensions of half as many rows, which it takes without them.
+
+    What counts dimensions from the front meets the rows where the next dimension was: that is a
+    mistake of forward's, which it does not make alone where they are of one size.
+    """
+    shapes = [probe.inputs.values[k].ndim for k in made.chosen]
+    if made.less or len(set(shapes)) > 1 or not shapes[0]:
+        return False
+
+    def half(value: torch.Tensor) -> torch.Tensor:
+        rows = value.ndim - shapes[0]
+        return value.narrow(rows, 0, (value.shape[rows] + 1) // 2)
+
+    fewer, deeper = (
+        probe.at(each.changed(made.chosen, half)) for each in (probe.inputs, made.inputs)
+    )
+    return (
+        raised(lambda: every_output(fewer)) is None
+        and raised(lambda: every_output(deeper)) is not None
+    )
 
 
 def _agree(probe: Probe, got: Tensors, expected: Tensors) -> bool:

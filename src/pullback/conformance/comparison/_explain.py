@@ -54,7 +54,7 @@ def _factor(pair: Pair) -> Iterator[Said]:
     """One factor for all entries."""
     yield from _whole(factors(pair))
     factor = factor_of(pair)
-    if pair.tells_ratios and is_factor(pair, factor):
+    if pair.tells_ratios and factor and is_factor(pair, factor):
         yield pair.got * factor, f"Got is {1 / factor:.4g} x expected."
 
 
