@@ -1428,7 +1428,20 @@ class CutsAndComputes(torch.autograd.Function):
         return g * (x.detach().sin() + x.data * slope)
 
 
+class WithoutGradients(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    @torch.no_grad()
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0].cos()
+
+
 CUT = {
+    WithoutGradients: "does. No gradient has a history: backward computes all without gradients.",
     CutsInput: "does. Backward cuts ctx.saved_tensors[0] from its history.",
     CutsCotangent: "does. Backward cuts the cotangent of output 0 from its history. It holds with",
     CutsAndComputes: "does. To autograd, ctx.saved_tensors[1] is a constant: forward computed it. "

@@ -5,7 +5,7 @@ import torch
 from tests.scripts import printed_by
 from torch import nn
 
-from pullback.conformance import check
+from pullback.conformance import Verdict, check
 
 
 class Sum(torch.autograd.Function):
@@ -69,6 +69,25 @@ def test_an_edit_is_right_of_inputs_that_need_no_gradient_in_this_call_too():
     width = torch.full((3,), 1.5, dtype=torch.float64).requires_grad_()
     finding = check(OnAnInterval, x, table, width, clauses="derivative")["derivative"]
     assert "rise" in finding.hint or "by_u * (" in finding.hint
+
+
+class OneNumberASample(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.square().sum((1, 2))
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return 2 * x  # whatever the cotangent
+
+
+def test_a_lost_cotangent_of_one_number_a_sample_is_the_edit_and_makes_no_output_an_alias():
+    x = torch.randn(6, 4, 5, dtype=torch.float64).requires_grad_()
+    report = check(OneNumberASample, x, clauses=["derivative", "alias"])
+    assert "`2 * x * grad[..., None, None]` for `2 * x`" in report["derivative"].hint
+    assert report["alias"].verdict is Verdict.HOLDS
 
 
 class Masked(torch.autograd.Function):

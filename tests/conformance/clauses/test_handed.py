@@ -122,6 +122,26 @@ def test_a_tensor_that_the_checked_callable_held_before_is_no_leak_of_the_call()
     assert report["saved"].verdict is report["hooks"].verdict is Verdict.HOLDS
 
 
+class OfAGrid(Function):
+    """Its context holds views of what an argument held."""
+
+    @staticmethod
+    def forward(ctx, x, grid):
+        ctx.plan = SimpleNamespace(rows=grid.counts[1], few=grid.counts[:1])
+        assert len(x) == ctx.plan.rows
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return 2 * cotangent, None
+
+
+def test_a_view_of_what_an_argument_held_is_no_leak_of_the_call():
+    grid = SimpleNamespace(counts=torch.tensor([4, 3]))
+    report = check(OfAGrid, normal(3), grid, clauses=["saved", "hooks"])
+    assert report["saved"].verdict is report["hooks"].verdict is Verdict.HOLDS
+
+
 class Stashes(Function):
     """Keeps what forward computed on an argument."""
 

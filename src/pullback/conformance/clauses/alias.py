@@ -64,7 +64,7 @@ def _change(probe: Probe, k: int) -> Finding | None:
         return None  # the saved output was changed: loud
     alone = probe.leaves()
     chosen = probe.exposed(alone)[-1][k]
-    expected = [factor * g for g in probe.pull(alone, cotangents, [chosen])]
+    expected = probe.pull(alone, [factor * c for c in cotangents], [chosen])
     place = probe.differ([g.detach() for g in got], expected, looser=1e3)
     if place is None or probe.intent == "nonlinear":
         return None

@@ -118,6 +118,8 @@ def _cause(probe: Probe, trial: Trial, only: int) -> tuple[str, str]:
     history when backward reads it, as an input has that forward saved, is cut from it there; of
     what forward computed there is none.
     """
+    if trial.value == 0 and not _has_graph(probe, trial):
+        return " No gradient has a history: backward computes all without gradients.", _UNCUT
     count = len(trial.points)
     if only >= count:  # backward reads it of nothing but the cotangent itself
         cut = [f"the cotangent of output {only - count}"] if trial.value == 0 else []
@@ -129,6 +131,13 @@ def _cause(probe: Probe, trial: Trial, only: int) -> tuple[str, str]:
     are, them = ("are constants", "them") if len(computed) > 1 else ("is a constant", "it")
     said = f" To autograd, {_listed(computed)} {are}: forward computed {them}." * bool(computed)
     return said + _cut(cut), _UNCUT if cut and not computed else _REWRITE
+
+
+def _has_graph(probe: Probe, trial: Trial) -> bool:
+    """Whether any gradient is something that autograd differentiates."""
+    leaves = probe.leaves(trial.points)
+    cotangents = [g.detach().clone().requires_grad_() for g in trial.cotangents]
+    return any(g.requires_grad for g in probe.pull(leaves, cotangents, create_graph=True))
 
 
 def _cut(names: Sequence[str]) -> str:

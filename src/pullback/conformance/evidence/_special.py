@@ -147,7 +147,8 @@ _CHANGES: dict[str, Change] = {
 
 
 _ROUGHLY = 2.0**-6  # thirty of which are a half
-_WIDER = "Compute in float32 what squares or divides, or scale before squaring."
+_SCALE = "Scale before squaring or dividing."
+_WIDER = "Compute in float32 what squares or divides, or scale before that."
 REPRO = [
     "print('inputs  ', xs)",
     "ys = outs(); print('outputs ', ys)",
@@ -252,9 +253,10 @@ def _judge_end(low: Probe, name: str, given: Tensors | None = None) -> Finding |
             others = low.cotangents(run.outputs, "another")
             if given is None and _judge_end(low, name, others) is None:
                 return None
+            hint = _SCALE if one.dtype == torch.float32 else _WIDER
             return low.broken(
                 f"At {name} forward is right and the gradient is not.",
-                expected=exact, got=one, place=low.path(k), hint=_WIDER,
+                expected=exact, got=one, place=low.path(k), hint=hint,
                 given={"w": run.cotangents}, repro=beside_wide(torch.float64),
             )  # fmt: skip
     return None

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pullback.internal._generators import PutBack, rewinds
-from pullback.internal.torch import MODULE_STATE, function_of, version_of
+from pullback.internal.torch import MODULE_STATE, function_of, storage_of, version_of
 
 __all__ = [
     "ContextTensor",
@@ -171,7 +171,8 @@ def context_tensors(
         node: an autograd node of a custom Function, which is its context.
         before: what the arguments held before the call, by `tensors_within`.
     """
-    kept = {id(tensor) for tensor, version in before if version_of(tensor) == version}
+    unchanged = [tensor for tensor, version in before if version_of(tensor) == version]
+    kept = set(map(id, unchanged)) | set(map(_memory_of, unchanged)) - {None}
     for name, value in vars(node).items():
         if name == "__pullback__" and _is_ours(node):
             # Inputs that the engine sets aside with their versions for a second derivative: it
@@ -180,10 +181,20 @@ def context_tensors(
             continue
         for path, held, in_module in _held(value, f"ctx.{name}"):
             if isinstance(held, torch.Tensor):
-                lives_on = in_module or id(held) in kept or _is_generator_state(held)
+                given = id(held) in kept or _memory_of(held) in kept  # or a view of it
+                lives_on = in_module or given or _is_generator_state(held)
                 yield ContextTensor(path, held, not lives_on)
             elif type(held).__module__ == "numpy" and type(held).__name__ == "ndarray":
                 yield ContextTensor(path, held, of_the_call=False)
+
+
+def _memory_of(tensor: torch.Tensor) -> tuple[int] | None:
+    """What all views of one memory have in common; ``None`` of a tensor that has none to speak of.
+
+    A number by itself may be that of an object.
+    """
+    strided = tensor.layout is torch.strided and tensor.numel() > 0
+    return (storage_of(tensor),) if strided else None
 
 
 def _is_ours(node: Any) -> bool:

@@ -143,11 +143,12 @@ def _factors(
 
 
 def _views(name: Name, shape: torch.Size) -> Iterator[tuple[str, torch.Tensor]]:
-    """A tensor as it goes with a shape: as it is, or as one number for each row."""
+    """A tensor as it goes with a shape: as it is, or as one number for each row or matrix."""
     t = name.value.detach().cpu().double()
-    for text, view in ((name.text, t), (f"{name.text}[..., None]", t[..., None])):
+    for more in range(max(len(shape) - t.ndim, 0) + 1):
+        view = t[(..., *[None] * more)]
         if _goes_with(view, shape):
-            yield text, view
+            yield f"{name.text}[...{', None' * more}]" if more else name.text, view
             return
 
 
