@@ -10,6 +10,13 @@ import torch
 from tests.scripts import printed_by
 
 from pullback.conformance import _isolate, check
+from pullback.conformance._clause import run_clauses
+from pullback.conformance.cause._repair import Right
+from pullback.conformance.clauses import CLAUSES
+from pullback.conformance.evidence._intent import infer_intent
+from pullback.conformance.inputs._arguments import Arguments
+from pullback.conformance.inputs._subject import Subject
+from pullback.conformance.probing._prepare import prepare
 from pullback.conformance.script._repro import verify
 from pullback.report import Finding, Report, Verdict, merge_reports
 
@@ -1010,3 +1017,42 @@ def test_what_holds_with_the_edit_of_a_wrong_gradient_is_its_consequence(
     report = check(function, *map(drawn, shapes), clauses=[cause, consequence])
     assert [finding.clause for finding in report.causes] == [cause]
     assert report[consequence].cause == cause
+
+
+class LeavesOutCotangent(torch.autograd.Function):
+    """One number a sample; what backward computes is not to be read as torch's operations."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.square().sum((1, 2))
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return torch.tensor((2 * x).tolist(), dtype=x.dtype)
+
+
+@pytest.fixture
+def without_edits(monkeypatch):
+    """Its probe, where no edit is found."""
+    monkeypatch.setattr("pullback.conformance.cause._wrong_derivative._edit", lambda *_: Right())
+    monkeypatch.setattr("pullback.conformance.clauses.linear.edit_of", lambda *_: Right())
+    x = torch.randn(3, 2, 2, dtype=torch.float64).requires_grad_()
+    return infer_intent(prepare(Subject.of(LeavesOutCotangent), Arguments.of((x,), {}), 0))
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_a_lost_cotangent_is_the_cause_also_where_time_ends_before_the_last_clauses(
+    left, without_edits
+):
+    chosen = [c for c in CLAUSES if c.id in ("derivative", "linear", "undefined", "double", "vmap")]
+    begun = []
+    found = run_clauses(
+        chosen, without_edits, started=lambda clause: begun.append(clause.id),
+        is_over=lambda: len(begun) == len(chosen) - left,
+    )  # fmt: skip
+    latest = {finding.clause: finding for finding in found}
+    assert len(begun) == len(latest) == len(chosen) - left
+    assert "Backward leaves its cotangent out." in latest["linear"].detail
+    assert latest["derivative"].cause == "linear"

@@ -134,6 +134,7 @@ def run_clauses(
     replaced: Sequence[str] = (),
     started: Callable[[Clause], object] = lambda clause: None,
     known: Sequence[Finding] = (),
+    is_over: Callable[[], bool] = lambda: False,
 ) -> Iterator[Finding]:
     """Run clauses, those that compile last, and tell what of torch the checked code replaces.
 
@@ -144,6 +145,7 @@ def run_clauses(
         replaced: what it has replaced already.
         started: is told of each clause before it runs.
         known: causes that another process has found: they may be those of what fails here.
+        is_over: whether there is no time for another clause, but to find the causes of what failed.
 
     Yields:
         One finding for each; `torch` is put back before the next one runs. At the end, once more,
@@ -162,6 +164,8 @@ def run_clauses(
     # Those that compile at the end, so that the others are known soon.
     last = [clause for id_ in _LAST for clause in clauses if clause.id == id_]
     for clause in [*(clause for clause in clauses if clause not in last), *last]:
+        if is_over():
+            break
         started(clause)
         with unpatched() as more:
             finding = run_clause(clause, probe, bearing)

@@ -62,7 +62,7 @@ class CheckRun:
     infer: bool = True
     running: str = ""
     trying: str = ""  # the clause for which edits are tried
-    spared: list[str] = field(default_factory=list)  # those of which one ended a worker
+    in_copies: bool = False  # whether edits are tried so, as one has ended a worker
     worked: float = 0.0  # seconds, all workers together
     since: float = 0.0  # what they had worked when the last one said something
     until: float | None = None  # and what they may
@@ -81,8 +81,8 @@ class CheckRun:
         asked = [clause.id for clause in self.clauses]
         request: dict[str, Any] = {
             "gradient": declared, "seed": self.seed, "infer": True, "thorough": self.thorough,
-            "asked": asked, "clauses": asked, "spared": (), "causes": (),
-            "apart": bool(self.isolate),
+            "asked": asked, "clauses": asked, "in_copies": False, "causes": (),
+            "apart": bool(self.isolate), "seconds": None,
         }  # fmt: skip
         if self.isolate:
             with tempfile.TemporaryDirectory(
@@ -121,6 +121,8 @@ class CheckRun:
                 self.on_start(self.running)
         self.trying = message.get("trying", self.trying)
         vars(self).update(message.get("prepared", {}))
+        if "over" in message:
+            self.unfinished = self._said_over()
         if "finding" in message:
             self._add(Finding(**message["finding"]))
             self.running = ""
@@ -148,8 +150,8 @@ class CheckRun:
             quick = [name for name in left if name not in COMPILING]
             silent = (f for f in self.findings.values() if f.verdict is Verdict.BROKEN)
             request |= {
-                "infer": self.infer, "defaults": read_defaults(), "spared": self.spared,
-                "clauses": quick or left,
+                "infer": self.infer, "defaults": read_defaults(), "in_copies": self.in_copies,
+                "clauses": quick or left, "seconds": self._seconds_left(),
                 "causes": [asdict(finding) for finding in silent if not finding.cause],
             }  # fmt: skip
             (folder / "answers.jsonl").write_text("")
@@ -238,15 +240,16 @@ class CheckRun:
         if not remaining:
             return
         if late and not self._has_hung():
-            self.unfinished = f"the {self.timeout:g} s that it may take were over (--timeout)"
+            self.unfinished = self._said_over()
+        if self.unfinished:
             return
         if late:
             self.hung, self.until = True, None  # as long again, from the next one's first answer
         if self.running == "infer":
             self.infer = False  # the next one takes the default; the clauses will show the fault
             return
-        if self.trying and self.trying not in self.spared:
-            self.spared.append(self.trying)  # what ended it was an edit of ours: again, in copies
+        if self.trying and not self.in_copies:
+            self.in_copies = True  # what ended it was an edit of ours: again, in copies
             return
         early = self.running not in [clause.id for clause in remaining]
         # One cause gives one finding.
@@ -260,6 +263,14 @@ class CheckRun:
         for other in others:
             said = f"A plain call does not end well: see {first.id}."
             self._add(Finding(other.id, Verdict.SKIPPED, said, seed=self.seed))
+
+    def _seconds_left(self) -> float | None:
+        if self.timeout is None:
+            return None
+        return self.timeout if self.until is None else self.until - self.worked
+
+    def _said_over(self) -> str:
+        return f"the {self.timeout:g} s that it may take were over (--timeout)"
 
     def _has_hung(self) -> bool:
         """Whether the running clause, rather than all of them together, has taken the time."""

@@ -76,6 +76,14 @@ def _first_answers(subject: Subject, request: dict[str, Any], folder: Path) -> A
         return Fresh.before(unprepared(subject, arguments, request["seed"])).apart()
 
 
+_CLAUSES = 0.8  # of the time that a Function may take; the rest is left for causes
+
+
+def _worked() -> float:
+    """The seconds that this process and its copies have worked."""
+    return sum(os.times()[:4])
+
+
 # What torch loads for forward mode, and its compiler, of which transforms load the most.
 LOADING = ("forward", "transforms", "fake")
 
@@ -155,6 +163,16 @@ def judge(
         UnsupportedError: an assertion of the device has ended its use in this process.
     """
     say(started="prepare")
+    ended, seconds = [False], request["seconds"]
+    until = math.inf if seconds is None else _worked() + _CLAUSES * seconds
+
+    def is_over() -> bool:
+        """Whether no more clause is begun: to tell causes and edits takes time, too."""
+        if _worked() > until and not ended[0]:
+            ended[0] = True
+            say(over=True)
+        return ended[0]
+
     with unpatched() as replaced, silenced(), limited(timeout or math.inf, timeout):
         fresh = "first-call" in request["clauses"]
         probe = prepare(subject, arguments, request["seed"], fresh=fresh, copy=copy)
@@ -162,7 +180,7 @@ def judge(
             say(started="infer")
             probe = infer_intent(probe)
     probe = with_fields(
-        probe, thorough=request["thorough"], spared=frozenset(request["spared"]),
+        probe, thorough=request["thorough"], in_copies=request["in_copies"],
         trying=(lambda clause: say(trying=clause)) if request["apart"] else None, timeout=timeout,
     )  # fmt: skip
     say(prepared={"gradient": probe.intent, "inferred": probe.inferred,
@@ -172,7 +190,7 @@ def judge(
     for finding in run_clauses(
         [clause for clause in asked if clause.id in request["clauses"]], probe,
         asked=asked, replaced=replaced, started=lambda clause: say(started=clause.id),
-        known=[Finding(**fields) for fields in request["causes"]],
+        known=[Finding(**fields) for fields in request["causes"]], is_over=is_over,
     ):  # fmt: skip
         if said := what_device_says():  # nor is what was found to be trusted
             raise UnsupportedError(

@@ -50,6 +50,13 @@ class _Cause:
     probe: Probe
     healed: list[str]
 
+    def follows_from(self, others: Iterable["_Cause"]) -> bool:
+        """Whether another one heals its clause, which does not heal that one's."""
+        return any(
+            self.mend.clause in other.healed and other.mend.clause not in self.healed
+            for other in others
+        )
+
 
 def fold(
     probe: Probe,
@@ -123,16 +130,17 @@ def _folded(probe: Probe, findings: Sequence[Finding], again: Again) -> Iterator
     left = list(failed)
     causes = [c for mend in MENDS if (c := _tried(mend, probe, failed, again)) is not None]
     while causes:
-        best = max(causes, key=lambda cause: len([id_ for id_ in cause.healed if id_ in left]))
+        roots = [cause for cause in causes if not cause.follows_from(causes)] or causes
+        best = max(roots, key=lambda cause: len([id_ for id_ in cause.healed if id_ in left]))
         mend, there = best.mend, best.probe
         healed = [id_ for id_ in best.healed if id_ in left]
         causes = [cause for cause in causes if cause is not best]
-        if not healed:
-            return
+        if mend.clause not in healed:  # it follows from another cause, which has not healed these
+            continue
         slow = [id_ for id_ in left if id_ in _SLOW]
         healed += [id_ for id_ in slow if _is_mended(again(id_, there), mend)]
-        first = mend.clause if mend.clause in healed else healed[0]
         # What the counterfactual has shown.
+        first = mend.clause
         cause, where = failed[first], getattr(there.subject.function, LEFT, ["the class"])
         detail = f"{mend.said.format(left=', '.join(where))} {cause.detail}".strip()
         yield replace(cause, detail=detail, hint=mend.hint or cause.hint)

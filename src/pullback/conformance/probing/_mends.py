@@ -272,6 +272,19 @@ def _drawn_again(kind: _Kind) -> dict[str, Any]:
     return _methods(kind, forward=forward, fill=fill, back=back)
 
 
+def _times_cotangent(method: Any, ctx: Any, *cotangents: Any) -> Any:
+    """Each gradient times the only cotangent, which has one number for each leading entry."""
+    given = [g for g in cotangents if isinstance(g, torch.Tensor)]
+    found = method(ctx, *cotangents)
+
+    def times(gradient: torch.Tensor) -> torch.Tensor:
+        ones = [1] * (gradient.ndim - given[0].ndim)
+        fits = gradient.shape[: given[0].ndim] == given[0].shape or given[0].numel() == 1
+        return gradient * given[0].reshape(*given[0].shape, *ones) if fits else gradient
+
+    return _each(times, found) if len(given) == 1 else found
+
+
 def _without(rule: str) -> Undo:
     """A rule that an author need not write is not there, nor where backward applies the class."""
 
@@ -363,6 +376,10 @@ MENDS: Sequence[Mend] = (
          "What forward leaves on {left} is read by backward."),
     Mend("needs-input-grad", [_asked_for_all]),
     Mend("undefined", [_materialised]),
+    Mend("linear", [around(back=_times_cotangent)],
+         "Multiply what backward returns by the cotangent, which has one number for each entry of "
+         "the output.",
+         "Backward leaves its cotangent out."),
     Mend("vmap", [_without("vmap")], of=("transforms", "forward-over-forward", "batch")),
     Mend("forward", [_without("jvp")], of=("forward-over-forward", "transforms", "vmap")),
     Mend("layout", [_given_to_backward(torch.Tensor.contiguous)],

@@ -68,8 +68,8 @@ class Probe(Teller):
     # the arguments that were given, where others have taken their place
     given: Arguments | None = None
     trial: CpuTrial | None = None  # of changed arguments that lie on a device
-    # the clauses whose edits are tried in copies, as one has ended the process; who is told before
-    spared: frozenset[str] = frozenset()
+    # whether edits are tried in copies, as one has ended the process; who is told before
+    in_copies: bool = False
     trying: Callable[[str], object] | None = None
     brief: bool = False  # whether no more of a finding is asked for than its verdict
 
@@ -89,7 +89,7 @@ class Probe(Teller):
         """What is found, as plain data, by what nobody has run yet and may end the process."""
         if self.brief:
             return otherwise
-        if self.trying is None or self.clause in self.spared:
+        if self.trying is None or self.in_copies:
             return unharmed(work, otherwise)
         self.trying(self.clause)
         return alone(work)
