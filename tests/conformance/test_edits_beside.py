@@ -285,3 +285,23 @@ def test_what_is_not_linear_of_a_forward_with_a_derivative_is_a_wrong_derivative
 def test_the_edit_of_what_is_not_linear_is_found_in_the_precision_that_forward_takes():
     finding = check(SquaresCotangent, torch.randn(5), clauses="linear")["linear"]
     assert finding.hint.startswith("Write `(2 * x.cos())` for `2 * x.cos() * g`")
+
+
+class UpperTriangle(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a):
+        ctx.index = torch.triu_indices(*a.shape)
+        return a[tuple(ctx.index)]
+
+    @staticmethod
+    def backward(ctx, g):
+        by_a = torch.zeros(3, 3, dtype=g.dtype)
+        by_a[tuple(ctx.index)] = -g
+        return by_a
+
+
+def test_entries_of_a_symmetric_matrix_are_said_to_move_together():
+    a = torch.randn(3, 3, dtype=torch.float64)
+    finding = check(UpperTriangle, (a + a.mT).requires_grad_(), clauses="derivative")["derivative"]
+    assert "`g` for `-g`" in finding.detail
+    assert finding.detail.endswith("a structure ties move together, and are told as one.")

@@ -133,6 +133,7 @@ def _told(
     if any(len(tied) > 1 for tied in ties.values()):  # a symmetric matrix, for example
         move = "for k, c in ties[i].items(): x.view(-1)[k] += c * h"
         entry = "sum(c * got.reshape(-1)[k].item() for k, c in ties[i].items())"
+        said = f"{said} Entries that a structure ties move together, and are told as one.".strip()
     if got is None and not hint.startswith(EDIT):
         hint = "Return its gradient at its place: backward returns None there."
     of_complex = expected.is_complex()
