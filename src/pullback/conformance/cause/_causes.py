@@ -139,11 +139,13 @@ def _folded(probe: Probe, findings: Sequence[Finding], again: Again) -> Iterator
             continue
         slow = [id_ for id_ in left if id_ in _SLOW]
         healed += [id_ for id_ in slow if _is_mended(again(id_, there), mend)]
-        # What the counterfactual has shown.
         first = mend.clause
         cause, where = failed[first], getattr(there.subject.function, LEFT, ["the class"])
-        detail = f"{mend.said.format(left=', '.join(where))} {cause.detail}".strip()
-        yield replace(cause, detail=detail, hint=mend.hint or cause.hint)
+        if cause.hint.startswith(EDIT):
+            yield cause
+        else:  # what the counterfactual has shown
+            detail = f"{mend.said.format(left=', '.join(where))} {cause.detail}".strip()
+            yield replace(cause, detail=detail, hint=mend.hint or cause.hint)
         yield from (replace(failed[id_], cause=first) for id_ in healed if id_ != first)
         left = [id_ for id_ in left if id_ not in healed]
 

@@ -273,16 +273,17 @@ def _drawn_again(kind: _Kind) -> dict[str, Any]:
 
 
 def _times_cotangent(method: Any, ctx: Any, *cotangents: Any) -> Any:
-    """Each gradient times the only cotangent, which has one number for each leading entry."""
+    """Gradients that are the same for every cotangent, times the only one there is."""
     given = [g for g in cotangents if isinstance(g, torch.Tensor)]
-    found = method(ctx, *cotangents)
+    found, at_zero = method(ctx, *cotangents), method(ctx, *_each(torch.zeros_like, cotangents))
 
-    def times(gradient: torch.Tensor) -> torch.Tensor:
-        ones = [1] * (gradient.ndim - given[0].ndim)
-        fits = gradient.shape[: given[0].ndim] == given[0].shape or given[0].numel() == 1
-        return gradient * given[0].reshape(*given[0].shape, *ones) if fits else gradient
+    def times(x: Any, other: Any) -> Any:
+        if not isinstance(x, torch.Tensor) or not torch.equal(x, other):
+            return x
+        fits = given[0].numel() == 1 or given[0].shape == x.shape[: given[0].ndim]
+        return x * given[0].reshape(*given[0].shape, *[1] * (x.ndim - given[0].ndim)) if fits else x
 
-    return _each(times, found) if len(given) == 1 else found
+    return pytree.tree_map(times, found, at_zero) if len(given) == 1 else found
 
 
 def _without(rule: str) -> Undo:
@@ -377,8 +378,7 @@ MENDS: Sequence[Mend] = (
     Mend("needs-input-grad", [_asked_for_all]),
     Mend("undefined", [_materialised]),
     Mend("linear", [around(back=_times_cotangent)],
-         "Multiply what backward returns by the cotangent, which has one number for each entry of "
-         "the output.",
+         "Multiply what backward returns by the cotangent, a number for each entry of the output.",
          "Backward leaves its cotangent out."),
     Mend("vmap", [_without("vmap")], of=("transforms", "forward-over-forward", "batch")),
     Mend("forward", [_without("jvp")], of=("forward-over-forward", "transforms", "vmap")),
