@@ -16,6 +16,7 @@ from tests.specimens.right.edges import NoiseFromGenerator
 from tests.specimens.right.smooth import Cube, WeightsInside
 
 from pullback.conformance import Verdict, check
+from pullback.conformance._forked import forked
 from pullback.errors import ArgumentError
 from pullback.internal._workers import start_worker
 
@@ -252,7 +253,8 @@ class NeverAnswers(torch.autograd.Function):
         return cotangent
 
 
-def test_preparation_has_a_limit_too():
+def test_preparation_has_a_limit_too(monkeypatch):
+    monkeypatch.setattr(forked, "__defaults__", (1.0,))  # seconds, of 20
     report = check(NeverAnswers, points(), timeout=0.3, clauses=["form"])
     assert report["form"].verdict is Verdict.CRASHES
     assert "no answer" in report["form"].detail

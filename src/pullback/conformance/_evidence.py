@@ -58,6 +58,7 @@ from dataclasses import dataclass
 
 import torch
 
+from pullback.conformance._extrapolation import extrapolate
 from pullback.errors import ArgumentError
 
 __all__ = [
@@ -181,24 +182,11 @@ def slopes(
     pairs = [ends[h] if h in ends else _both(function, h, base) for h in steps]
     sides = torch.stack([side.abs().nan_to_num() for pair in pairs for side in pair])
     size = torch.maximum(base.abs(), sides.amax(0))
-    centrals = [(up - down) / (2 * h) for h, (up, down) in zip(_steps(step), pairs, strict=True)]
+    centrals = [(up - down) / (2 * h) for h, (up, down) in zip(steps, pairs, strict=True)]
     bends = [(up + down - 2 * base).abs() for up, down in pairs]
     noise = _noise(bends, size, eps)
-    value, error = torch.zeros_like(base), torch.full_like(base, math.inf)
-    rounding = torch.zeros_like(base)
-    previous: list[torch.Tensor] = []
-    for h, central in zip(_steps(step), centrals, strict=True):
-        row, rounded = [central], 2 * (noise + eps * central.abs()) / h
-        for order, before in enumerate(previous, start=1):
-            factor = _RATIO ** (2 * order)
-            row.append((factor * row[-1] - before) / (factor - 1))
-            apart = torch.maximum((row[order] - row[order - 1]).abs(), (row[order] - before).abs())
-            better = apart + rounded < error
-            value = torch.where(better, row[order], value)
-            error = torch.where(better, apart + rounded, error)
-            rounding = torch.where(better, rounded, rounding)
-        previous = row
-    gaps = [bend / h for h, bend in zip(_steps(step), bends, strict=True)]
+    value, error, rounding = extrapolate(centrals, noise, steps, eps)
+    gaps = [bend / h for h, bend in zip(steps, bends, strict=True)]
     settled = _settled(value, error, centrals, gaps, noise, step)
     # What stands still to the last bit moves by less than the rounding of some intermediate, as the
     # logarithm of 1 + x^2 does near zero: by up to eps within the largest step that shows nothing.
