@@ -50,6 +50,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 if "PYTEST_XDIST_WORKER" in os.environ:
     close_in_copies(open_pipes())
 
+# A copy looks for garbage among what it makes itself: of all that its original has compiled that
+# took it a second, and as many pages of memory of its own.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=gc.freeze)
+
 LOGGERS = logging.getLogger().manager.loggerDict
 _told: set[str] = set()
 
