@@ -1,5 +1,6 @@
 """Every example runs: those of README.md, CONTRIBUTING.md, docs/ and the docstrings of src/."""
 
+import atexit
 import gc
 import importlib.util
 import logging
@@ -49,6 +50,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # would have the others wait for ever, and no test be named.
 if "PYTEST_XDIST_WORKER" in os.environ:
     close_in_copies(open_pipes())
+    # All is said when its Python ends: to take apart all that it has imported and compiled, too,
+    # takes a second or two, for which the run would wait.
+    atexit.register(os._exit, 0)
 
 # A copy looks for garbage among what it makes itself: of all that its original has compiled that
 # took it a second, and as many pages of memory of its own.
