@@ -1,5 +1,6 @@
 """Every example runs: those of README.md, CONTRIBUTING.md, docs/ and the docstrings of src/."""
 
+import atexit
 import gc
 import importlib.util
 import logging
@@ -38,6 +39,7 @@ hypothesis.settings.load_profile("pullback")
 # Of what inductor does at its first kernel, most is not for that kernel: it starts processes that
 # would compile others, each with a torch of its own, and tries a program for each kind of vectors.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")  # once for each graph
 if not FUZZING:
     os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 
@@ -48,6 +50,14 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # would have the others wait for ever, and no test be named.
 if "PYTEST_XDIST_WORKER" in os.environ:
     close_in_copies(open_pipes())
+    # All is said when its Python ends: to take apart all that it has imported and compiled, too,
+    # takes a second or two, for which the run would wait.
+    atexit.register(os._exit, 0)
+
+# A copy looks for garbage among what it makes itself: of all that its original has compiled that
+# took it a second, and as many pages of memory of its own.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=gc.freeze)
 
 LOGGERS = logging.getLogger().manager.loggerDict
 _told: set[str] = set()
@@ -80,6 +90,18 @@ def _measure_no_guards(guards: ModuleType) -> None:
 
 
 WhenImported("torch._dynamo.guards", _measure_no_guards)
+
+
+def _read_no_libraries(codecache: ModuleType) -> None:
+    """Before its first kernel inductor reads all of Triton and of itself, a second or two.
+
+    For a name under which kernels are kept. A copy of a process does so again, if that had not.
+    """
+    vars(codecache)["triton_key"] = lambda: torch.__version__
+    vars(codecache)["torch_key"] = torch.__version__.encode
+
+
+WhenImported("torch._inductor.codecache", _read_no_libraries)
 
 # A Triton kernel's module can only be imported where triton is installed.
 NOT_IMPORTABLE = [] if importlib.util.find_spec("triton") else ["_triton.py"]

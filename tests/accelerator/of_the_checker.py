@@ -6,6 +6,7 @@ SUBJECTS = """
 import os
 import warnings
 import torch
+from tests.fuzzing import spread
 from tests.specimens.wrong.calculus import CubeNested, MissingFactor
 
 import pullback
@@ -88,12 +89,14 @@ BY_DEFAULT = (
     SUBJECTS
     + """
 torch.set_default_device("second")
-for device in ("cpu", "second"):
+clauses = sorted(EVERY)
+for number, device in enumerate(("cpu", "second")):  # half of the clauses each
     inputs = torch.randn(4, 8, device=device), torch.randn(8, 5, device=device)
     report = pullback.verify(kernel, plain, inputs)
     assert report.ok, verdicts(report)
     x = torch.randn(3, 4, device=device)
-    report = pullback.check(CubeNested, x, clauses=sorted(EVERY))
+    half = spread(clauses[number:] + clauses[:number], 2)
+    report = pullback.check(CubeNested, x, clauses=half)
     found = {clause: said for clause, said in verdicts(report).items() if said[0] != "HOLDS"}
     assert {said[0] for said in found.values()} == {"SKIPPED"}, found
     assert {"derivative", "batch", "rank", "sizes", "values"}.isdisjoint(found), found
@@ -119,15 +122,15 @@ def there(specimen):
 
 asked = ["derivative", "sizes", "rank", "values", "batch", "first-call", "layout", "vmap"]
 every = [s for part in (domains, edges, manners, sizes, values) for s in part.SPECIMENS]
-tried = 0
-for specimen in every:
-    inputs = there(specimen)
-    if any(torch.is_tensor(x) and not x.is_floating_point() for x in inputs):
-        report = pullback.check(specimen.function, *inputs, clauses=asked)
-        assert not torch.second.is_lost(), report.to_text(verbose=True)
-        assert "device-side" not in report.to_text(verbose=True), report
-        tried += 1
-assert tried > 8
+indexed = [
+    specimen for specimen in every
+    if any(torch.is_tensor(x) and not x.is_floating_point() for x in specimen.inputs())
+]
+assert len(indexed) > 8
+for specimen in spread(indexed, 2):
+    report = pullback.check(specimen.function, *there(specimen), clauses=asked)
+    assert not torch.second.is_lost(), report.to_text(verbose=True)
+    assert "device-side" not in report.to_text(verbose=True), report
 
 x = torch.randn(5, 3, device="second", requires_grad=True)
 codes = torch.randn(4, 3, device="second", requires_grad=True)

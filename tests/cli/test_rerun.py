@@ -2,9 +2,11 @@
 
 import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+from tests.copies import run_python
 
 PACKAGE = """
 import torch
@@ -36,12 +38,7 @@ Applied.apply(x, Call(3.0)).sum().backward()
 """
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", *words], capture_output=True, text=True, check=False, timeout=200
-    )
-
-
+@pytest.mark.usefixtures("copied_programs", "copied_workers")
 def test_of_a_function_of_a_package_that_is_handed_an_object_to_call(tmp_path, monkeypatch):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -50,10 +47,13 @@ def test_of_a_function_of_a_package_that_is_handed_an_object_to_call(tmp_path, m
     monkeypatch.chdir(tmp_path)
     paths = [str(elsewhere), *filter(None, [os.environ.get("PYTHONPATH")])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
-    first = run("pullback", "check", "--clauses", "derivative", "--", sys.executable, "train.py")
+    monkeypatch.syspath_prepend(str(elsewhere))  # as a new Python has it
+    first = run_python(
+        "-m", "pullback", "check", "--clauses", "derivative", "--", sys.executable, "train.py"
+    )
     told = [line for line in first.stdout.splitlines() if line.startswith("  rerun: ")]
     assert len(told) == 1, first.stdout + first.stderr
-    again = run(*shlex.split(told[0].removeprefix("  rerun: ")))
+    again = run_python("-m", *shlex.split(told[0].removeprefix("  rerun: ")))
     assert Path(".pullback/calls.pt").exists()
     assert again.returncode == 1, again.stdout + again.stderr
     assert "1 Function checked, 1 broken" in again.stdout

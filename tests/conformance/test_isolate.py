@@ -16,6 +16,7 @@ from tests.specimens.right.edges import NoiseFromGenerator
 from tests.specimens.right.smooth import Cube, WeightsInside
 
 from pullback.conformance import Verdict, check
+from pullback.conformance.process._forked import forked
 from pullback.errors import ArgumentError
 from pullback.internal._workers import start_worker
 
@@ -76,7 +77,7 @@ def test_a_process_that_dies_is_a_verdict_and_the_next_clauses_run():
 
 
 def test_a_hang_is_a_verdict_and_the_next_clauses_have_as_long_again(monkeypatch):
-    times = iter([0.0, 2.5])  # to start a process takes time on a busy machine: that is not theirs
+    times = iter([0.0, 1.5])  # to start a process takes time on a busy machine: that is not theirs
 
     def start_slowly(module, folder, *, loaded):
         time.sleep(next(times))
@@ -85,16 +86,16 @@ def test_a_hang_is_a_verdict_and_the_next_clauses_have_as_long_again(monkeypatch
     monkeypatch.setattr("pullback.conformance._isolate.start_worker", start_slowly)
     started = time.monotonic()
     report = check(
-        HangsTwice, points(), isolate=True, timeout=2, clauses=["derivative", "double", "form"]
+        HangsTwice, points(), isolate=True, timeout=1, clauses=["derivative", "double", "form"]
     )
     assert report["double"].verdict is Verdict.CRASHES
-    assert "2 s" in report["double"].detail
+    assert "1 s" in report["double"].detail
     assert report["form"].verdict is Verdict.HOLDS
     assert time.monotonic() - started < 120
 
 
 def test_a_hang_without_isolation_is_a_verdict_too():
-    report = check(HangsTwice, points(), timeout=2, clauses=["double", "form"])
+    report = check(HangsTwice, points(), timeout=1, clauses=["double", "form"])
     assert report["double"].verdict is Verdict.CRASHES
     assert report["form"].verdict is Verdict.HOLDS
 
@@ -252,7 +253,8 @@ class NeverAnswers(torch.autograd.Function):
         return cotangent
 
 
-def test_preparation_has_a_limit_too():
+def test_preparation_has_a_limit_too(monkeypatch):
+    monkeypatch.setattr(forked, "__defaults__", (1.0,))  # seconds, of 20
     report = check(NeverAnswers, points(), timeout=0.3, clauses=["form"])
     assert report["form"].verdict is Verdict.CRASHES
     assert "no answer" in report["form"].detail

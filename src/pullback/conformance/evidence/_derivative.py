@@ -145,9 +145,7 @@ def try_derivative(
     return known[key][1]
 
 
-def _tried(
-    probe: Probe, number: int, only: int | None, step: Tensors | None = None
-) -> Trial:  # fmt: skip
+def _tried(probe: Probe, number: int, only: int | None, step: Tensors | None = None) -> Trial:
     """One comparison, as `try_derivative` has it."""
     points = probe.point(number if number > 1 else 0)
     if step is None:
@@ -340,6 +338,8 @@ def aligned(outputs: Tensors, base: Tensors) -> Tensors:
 
 
 def _align(output: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+    if not output.is_complex() and not (output.signbit() != base.signbit()).any():
+        return output  # the sum of two of one sign is no smaller than either
     for dim in (-2, -1)[-output.ndim :]:
         gap = (output + base).abs().square().sum(dim, keepdim=True)
         size = base.abs().square().sum(dim, keepdim=True)

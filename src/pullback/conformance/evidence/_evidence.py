@@ -47,6 +47,7 @@ from dataclasses import dataclass
 
 import torch
 
+from pullback.conformance.evidence._extrapolation import extrapolate
 from pullback.errors import ArgumentError
 
 __all__ = [
@@ -170,20 +171,7 @@ def slopes(
     centrals = [(up - down) / (2 * h) for h, (up, down) in zip(steps, pairs, strict=True)]
     bends = [(up + down - 2 * base).abs() for up, down in pairs]
     noise = _noise(bends, size, eps)
-    value, error = torch.zeros_like(base), torch.full_like(base, math.inf)
-    rounding = torch.zeros_like(base)
-    previous: list[torch.Tensor] = []
-    for h, central in zip(steps, centrals, strict=True):
-        row, rounded = [central], 2 * (noise + eps * central.abs()) / h
-        for order, before in enumerate(previous, start=1):
-            factor = _RATIO ** (2 * order)
-            row.append((factor * row[-1] - before) / (factor - 1))
-            apart = torch.maximum((row[order] - row[order - 1]).abs(), (row[order] - before).abs())
-            better = apart + rounded < error
-            value = torch.where(better, row[order], value)
-            error = torch.where(better, apart + rounded, error)
-            rounding = torch.where(better, rounded, rounding)
-        previous = row
+    value, error, rounding = extrapolate(centrals, noise, steps, eps)
     gaps = [bend / h for h, bend in zip(steps, bends, strict=True)]
     settled = _settled(value, error, centrals, gaps, noise, step)
     # What stands still to the last bit moves by less than the rounding of some intermediate, as the

@@ -1,5 +1,6 @@
 """Lists of tensors as one real vector, and back; random ones, to move inputs with."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -107,9 +108,11 @@ def scale(point: torch.Tensor) -> torch.Tensor:
 
 def least_move(point: torch.Tensor) -> float:
     """How far an entry may move that is zero."""
-    size = point.abs().double()
-    finite = size[size.isfinite()]
-    typical = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
+    size = point.abs().double().reshape(-1)
+    typical = float(size.square().mean().sqrt())
+    if not math.isfinite(typical):
+        finite = size[size.isfinite()]
+        typical = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
     return 0.1 * (typical or 10.0)
 
 

@@ -5,6 +5,7 @@ ten milliseconds, where a fresh process takes seconds to import torch.
 """
 
 import io
+import math
 import mmap
 import os
 import sys
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 
 from pullback.conformance.process._guard import device_in_use, has_device, what_device_says
+from pullback.conformance.process._limits import limited
 from pullback.internal._processes import Child, describe_end, start_copy
 from pullback.internal._work_time import WorkTime
 
@@ -130,11 +132,17 @@ def unharmed(work: Callable[[], Any], otherwise: Any) -> Any:
     try:
         while True:
             with suppress(ProcessDied):
-                return forked(work)
+                return forked(lambda: _limited_once(work))
             if time.monotonic() > until or not trials.leave_out_latest():
                 return otherwise
     finally:
         _running.pop()
+
+
+def _limited_once(work: Callable[[], Any]) -> Any:
+    """Within one limit that never ends: a copy has no timers, and each call would set its own."""
+    with limited(math.inf):
+        return work()
 
 
 class _Trials:
