@@ -147,7 +147,7 @@ _CHANGES: dict[str, Change] = {
 
 
 _ROUGHLY = 2.0**-6  # thirty of which are a half
-_SCALE = "Scale before squaring or dividing."
+_HINTS = {torch.float32: "Scale before squaring or dividing."}
 _WIDER = "Compute in float32 what squares or divides, or scale before that."
 REPRO = [
     "print('inputs  ', xs)",
@@ -253,10 +253,9 @@ def _judge_end(low: Probe, name: str, given: Tensors | None = None) -> Finding |
             others = low.cotangents(run.outputs, "another")
             if given is None and _judge_end(low, name, others) is None:
                 return None
-            hint = _SCALE if one.dtype == torch.float32 else _WIDER
             return low.broken(
                 f"At {name} forward is right and the gradient is not.",
-                expected=exact, got=one, place=low.path(k), hint=hint,
+                expected=exact, got=one, place=low.path(k), hint=_HINTS.get(one.dtype, _WIDER),
                 given={"w": run.cotangents}, repro=beside_wide(torch.float64),
             )  # fmt: skip
     return None
