@@ -285,3 +285,42 @@ def test_what_is_not_linear_of_a_forward_with_a_derivative_is_a_wrong_derivative
 def test_the_edit_of_what_is_not_linear_is_found_in_the_precision_that_forward_takes():
     finding = check(SquaresCotangent, torch.randn(5), clauses="linear")["linear"]
     assert finding.hint.startswith("Write `(2 * x.cos())` for `2 * x.cos() * g`")
+
+
+class Plan:
+    """What a call is told beside its tensors, among it a number that is no size."""
+
+    def __init__(self, neighbours):
+        self.neighbours, self.most = neighbours, 200_000_000
+
+
+class Gathered(torch.autograd.Function):
+    """It saves its output in the place of an input."""
+
+    @staticmethod
+    def forward(ctx, data, weights, neighbours):
+        ctx.plan = Plan(neighbours)
+        out = data[neighbours].flatten(1) @ weights.flatten(0, 1)
+        ctx.save_for_backward(out, weights)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        data, weights = ctx.saved_tensors
+        neighbours = ctx.plan.neighbours
+        part = (grad @ weights.flatten(0, 1).t()).view(len(neighbours), 3, -1)
+        by_data = torch.zeros_like(data).index_add(0, neighbours.flatten(), part.flatten(0, 1))
+        rows = data.new_zeros(len(neighbours), 3, data.shape[1])
+        rows[:] = data[neighbours]
+        return by_data, (rows.flatten(1).t() @ grad).view(weights.shape), None
+
+
+def test_a_large_number_that_is_no_size_takes_no_time_from_the_search():
+    generator = torch.Generator().manual_seed(0)
+    data, weights = (
+        torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+        for shape in ((6, 2), (3, 2, 2))
+    )
+    neighbours = torch.randint(6, (6, 3), generator=generator)
+    report = check(Gathered, data, weights, neighbours, clauses="derivative")
+    assert "`ctx.save_for_backward(data, weights)` for" in report["derivative"].detail
