@@ -305,3 +305,42 @@ def test_entries_of_a_symmetric_matrix_are_said_to_move_together():
     finding = check(UpperTriangle, (a + a.mT).requires_grad_(), clauses="derivative")["derivative"]
     assert "`g` for `-g`" in finding.detail
     assert finding.detail.endswith("a structure ties move together, and are told as one.")
+
+
+class Plan:
+    """What a call is told beside its tensors, among it a number that is no size."""
+
+    def __init__(self, neighbours):
+        self.neighbours, self.most = neighbours, 200_000_000
+
+
+class Gathered(torch.autograd.Function):
+    """It saves its output in the place of an input."""
+
+    @staticmethod
+    def forward(ctx, data, weights, neighbours):
+        ctx.plan = Plan(neighbours)
+        out = data[neighbours].flatten(1) @ weights.flatten(0, 1)
+        ctx.save_for_backward(out, weights)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        data, weights = ctx.saved_tensors
+        neighbours = ctx.plan.neighbours
+        part = (grad @ weights.flatten(0, 1).t()).view(len(neighbours), 3, -1)
+        by_data = torch.zeros_like(data).index_add(0, neighbours.flatten(), part.flatten(0, 1))
+        rows = data.new_zeros(len(neighbours), 3, data.shape[1])
+        rows[:] = data[neighbours]
+        return by_data, (rows.flatten(1).t() @ grad).view(weights.shape), None
+
+
+def test_a_large_number_that_is_no_size_takes_no_time_from_the_search():
+    generator = torch.Generator().manual_seed(0)
+    data, weights = (
+        torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+        for shape in ((6, 2), (3, 2, 2))
+    )
+    neighbours = torch.randint(6, (6, 3), generator=generator)
+    report = check(Gathered, data, weights, neighbours, clauses="derivative")
+    assert "`ctx.save_for_backward(data, weights)` for" in report["derivative"].detail

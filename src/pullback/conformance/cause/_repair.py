@@ -60,6 +60,11 @@ class _Repair:
     search: Search
     judge: Judge
 
+    def likeliest(self) -> Iterator[tuple["_Repair", Rewrite]]:
+        """All edits of the rule, the likeliest first."""
+        for rewrite in _likeliest(self.search):
+            yield self, rewrite
+
     def told(self, rewrite: Rewrite, gap: float = 0.0) -> Right:
         """The edit in words, once it is written into the source, compiled and judged."""
         search = self.search
@@ -153,17 +158,29 @@ def _edits(
     rules: Sequence[Rule], only: int, pair: Pair, is_right: IsRight, until: float
 ) -> Iterator[tuple[_Repair, Rewrite]]:
     """The edits of all rules; what takes several factors at once, last."""
-    repairs = []
+    repairs, left = list[_Repair](), list[Iterator[tuple[_Repair, Rewrite]]]()
     for rule in rules:
         source = written(rule.method) if rule.is_had() else None
         search = Search(rule, source, only, pair, is_right) if source is not None else None
         if search is not None and search.starts():
-            repair = _Repair(search, Judge(rule, only))
-            repairs.append(repair)
-            yield from ((repair, rewrite) for rewrite in _likeliest(search))
+            repairs.append(_Repair(search, Judge(rule, only)))
+            left.append(repairs[-1].likeliest())
+            # What is unlikely in a long rule is left until what is likely in the next is tried.
+            yield from _until(left[-1], (time.process_time() + until) / 2)
+    yield from itertools.chain(*left)
     for repair in repairs:
         yield from ((repair, rewrite) for rewrite in repair.search.masks(until))
         yield from ((repair, rewrite) for rewrite in repair.search.fitted(until))
+
+
+def _until(
+    edits: Iterator[tuple[_Repair, Rewrite]], end: float
+) -> Iterator[tuple[_Repair, Rewrite]]:
+    """Those that are asked for before a time of the process; the others are left."""
+    for edit in edits:
+        yield edit
+        if time.process_time() > end:
+            return
 
 
 def _likeliest(search: Search) -> Iterator[Rewrite]:

@@ -21,6 +21,7 @@ from pullback.conformance.comparison._changes import CLOSE, Pair, are_close, is_
 from pullback.conformance.inputs._arguments import is_continuous
 from pullback.conformance.process._forked import is_harmless
 from pullback.conformance.process._limits import limited
+from pullback.conformance.process._memory import bounded
 from pullback.conformance.source._names import (
     Name,
     Rewrite,
@@ -42,7 +43,9 @@ NAMELESS = 8
 """The rank of a number that has no name."""
 # Entries that are not right by chance, and how much nearer one that is nearly right has to come.
 _ENOUGH, _NEARER = 6, 0.01
-_PATIENCE = 1.0  # seconds of work: with another operand a loop may have no end
+# Seconds of work, and times what the rule takes: with another operand a loop may have no end.
+_PATIENCE, _LEAST, _TIMES = 1.0, 0.25, 50
+_ROOMS, _MORE = [2**k for k in range(24, 34, 2)], 4  # bytes, and times what the rule takes of them
 _NEWTON = 8
 _OPERANDS, _LONG = 40, 40  # what a factor may be, and the characters of what the rule computes
 
@@ -64,6 +67,8 @@ class Search:
     base: Sequence[torch.Tensor] = ()  # what the rule answers as it is
     names: dict[Any, tuple[Sequence[Name], Sequence[Name]]] = field(default_factory=dict)
     doubled: dict[Any, list[torch.Tensor] | None] = field(default_factory=dict)
+    patience: float = _PATIENCE  # what an edit may take of time, and of memory
+    room: int | None = None
 
     def starts(self) -> bool:
         """Whether the source answers what the rule does, or fails as it does."""
@@ -71,12 +76,28 @@ class Search:
             as_it_is = self.rule.call(self.source.watched(self.noted))
         except Exception:  # a source that is not that of the function
             return False
+        self._cost()
         own = self.own(as_it_is)
         if as_it_is is None or not self.pair.got.any():
             return bool(self.noted.first)
         self.base = as_it_is
         got = self.pair.got
         return own is not None and are_close(got, own, self.pair.difference.close)
+
+    def _cost(self) -> None:
+        """Ask what the rule takes as it is: no edit is to take much more.
+
+        A number that is no size would be tried in the place of one, whatever is allocated then.
+        """
+        began = time.process_time()
+        found = self.rule.call(None)
+        took = time.process_time() - began
+        self.patience = min(_PATIENCE, max(_LEAST, _TIMES * took))
+        for room in _ROOMS if found is not None else _ROOMS[-1:]:
+            with bounded(room):
+                if self.rule.call(None) is not None or found is None:
+                    self.room = _MORE * room
+                    return
 
     def own(self, answers: Sequence[torch.Tensor] | None) -> torch.Tensor | None:
         """The answer that is wrong; ``None`` where its shape is another, or it is not finite."""
@@ -91,8 +112,9 @@ class Search:
         """All answers with expressions replaced, or statements, which are compiled."""
         if not is_harmless():
             return None
-        self.watch.until = time.process_time() + _PATIENCE
-        with suppress(SyntaxError, ValueError, TimeoutError), limited(_PATIENCE):
+        self.watch.until = time.process_time() + self.patience
+        refused = (SyntaxError, ValueError, TimeoutError, MemoryError)
+        with suppress(*refused), limited(self.patience), bounded(self.room):
             made = self.source.replaced if rewrite.anew else self._instead
             return self.rule.call(made(rewrite.texts))
         return None

@@ -245,7 +245,7 @@ def _edit(at: Around, only: int, difference: Difference, name: str = "") -> Righ
 
 
 def _edit_here(at: Around, only: int, difference: Difference, name: str) -> Right:
-    at = replace(at, until=time.process_time() + 3 * _SECONDS)
+    at = replace(at, until=time.process_time() + 4 * _SECONDS)
     inputs = at.probe.inputs.with_points(at.points)
     rules = [
         Rule(at.probe, at.points, at.weights, at.steps, does, name) for does in ("back", "fill")

@@ -24,7 +24,9 @@ from pullback.conformance.process._limits import limited
 from pullback.internal._processes import Child, describe_end, start_copy
 from pullback.internal._work_time import WorkTime
 
-__all__ = ["Copy", "ProcessDied", "alone", "can_copy", "forked", "is_harmless", "unharmed"]
+__all__ = [
+    "Copy", "ProcessDied", "alone", "can_copy", "forked", "is_copy", "is_harmless", "unharmed",
+]  # fmt: skip
 
 _SECONDS = 20.0
 _AGAIN = 5.0  # seconds by the clock in which copies are made in the place of those that ended
@@ -54,6 +56,7 @@ class Copy:
         self._connection, theirs = Pipe()
 
         def answer() -> None:
+            _copies.add(os.getpid())
             self._connection.close()  # so that the end of the original is heard
             theirs.recv_bytes()
             # Not by `send`: torch would hand over tensors as memory that ends with the copy. And
@@ -89,6 +92,14 @@ class Copy:
             raise ProcessDied(said) from None
         finally:
             self._end()
+
+
+_copies: set[int] = set()  # this process, if it is one
+
+
+def is_copy() -> bool:
+    """Whether this process is a copy, which computes in one thread and for its original alone."""
+    return os.getpid() in _copies
 
 
 def _end(owner: int, child: Child, connection: Connection) -> int | None:
