@@ -211,7 +211,8 @@ class Findings:
 
         Plain training comes before other uses of gradients, what is wrong at any numbers before
         what is at special ones, what is silent before what is loud, what an author may have meant
-        and not declared last. A wrong first gradient comes before what takes a change in place, a
+        and not declared last. What earlier calls have left is in all numbers, so that it comes
+        before these. A wrong first gradient comes before what takes a change in place, a
         second call or a cycle to do harm, and what has most consequences before the others.
         """
         own = [f for f in self.problems if not (f.cause and self._is_told(f.cause))]
@@ -224,6 +225,7 @@ class Findings:
             finding.verdict is not Verdict.BROKEN,
             finding.clause == "leak",  # memory, where others are wrong numbers
             finding.clause == "linear" and self.gradient == "nonlinear",
+            finding.clause != "first-call",  # what earlier calls left is in all other numbers
             finding.clause not in _FIRST_GRADIENT,
             -sum(f.cause == finding.clause for f in self.problems),
         )  # fmt: skip

@@ -19,6 +19,7 @@ from pullback.conformance.cause._within import functions_in, mended_within, with
 from pullback.conformance.evidence._screen import every_output
 from pullback.conformance.probing._mends import MENDS, Mend, around, changed
 from pullback.conformance.probing._probe import Probe, Tensors
+from pullback.conformance.probing._resize import larger
 from pullback.conformance.process._forked import is_harmless
 from pullback.conformance.process._limits import limited
 from pullback.conformance.source._left import LEFT, shared_places
@@ -34,6 +35,10 @@ _SLOW = ("compositions", "compile", "cuda-graph")
 # What an edit is to leave as it is, of what takes little time.
 _KEPT = ("linear", "derivative", "cotangent", "mutation", "saved", "retain", "state", "stale",
          "needs-input-grad", "layout", "undefined", "double")  # fmt: skip
+
+# What an edit may spoil, since what calls shared has hidden it, and what is said then.
+_NEXT = {"double": "What it then saves is made in forward",
+         "saved": "What its ctx then keeps has tensors in it"}  # fmt: skip
 
 _SECONDS, _MOST = 4.0, 60  # of work that looking for an edit may take, and edits that are tried
 _SHARED = 3  # places of what calls share that are named
@@ -113,8 +118,9 @@ def _with_edit(
         yield replace(finding, cause=same[0])
         return
     detail, hint = f"{finding.detail} It holds with {said}.", f"Write {said}. {finding.hint}"
-    if "double" in kept and again("double", there).verdict.is_bad:
-        detail += " What it then saves is made in forward, so that `double` is to be mended next."
+    for other, why in _NEXT.items():
+        if other in kept and again(other, there).verdict.is_bad:
+            detail += f" {why}, so that `{other}` is to be mended next."
     yield replace(finding, detail=detail, hint=hint.strip())
     for other in causes:
         mended = other.hint.startswith(EDIT) or other.clause in (clause, *_SLOW)
@@ -222,7 +228,7 @@ def _edit_of_clause(
     worst = 1 if finding.got == "None" else 0  # what held of no gradient may refuse one
 
     def first() -> int | None:
-        """Which of the edits it is; one that spoils the second derivative, if it is alone."""
+        """Which of the edits it is; one with which another fault shows, if it is alone."""
         until, second = time.process_time() + _SECONDS, None
         before = _answer(probe, clause)
         for number, (_, there) in enumerate(_edits(probe, clause)):
@@ -236,11 +242,10 @@ def _edit_of_clause(
                 continue
             if before is not None and not _are_alike(probe, before, _answer(there, clause)):
                 continue
-            spoilt = (k for k in kept if not _is_kept(probe, there, k, again, worst))
-            which = next(spoilt, None)
-            if which is None:
+            spoilt = {k for k in kept if not _is_kept(probe, there, k, again, worst)}
+            if not spoilt:
                 return number
-            if which == "double" and second is None and next(spoilt, None) is None:
+            if second is None and spoilt <= _NEXT.keys():
                 second = number
         return second
 
@@ -275,9 +280,14 @@ def shared_in(probe: Probe) -> str:
 def _answer(probe: Probe, clause: str) -> Tensors | None:
     """What an edit for a clause is to leave of the answer to the arguments given.
 
-    What forward returns is what its author means; what backward does may be what is wrong.
+    What forward returns is what its author means; what backward does may be what is wrong. It is
+    right of calls that share state where there is but one: of two sizes, one after the other, or
+    what an earlier call has left might do for all.
     """
     with suppress(Exception):  # it is that which is mended
+        if clause == "state" and not probe.erratic:
+            other = larger(probe.inputs, probe.generator("answer"))
+            return [*probe.answer(), *([] if other is None else probe.at(other).answer())]
         if not probe.erratic:
             return probe.answer() if clause in _OF_SHAPES else every_output(probe)
     return None
@@ -324,12 +334,11 @@ def _edited(probe: Probe, rules: Rules, edit: Edit) -> Probe | None:
     with suppress(Exception):
         methods: dict[str, Callable[..., Any]] = {}
         scopes: list[dict[str, Any]] = []
-        changes = {rule.function for rule, _ in edit}
+        # All of them, or what one leaves on its class another one would not find there.
         for does, source in rules.sources.items():
-            if not edit or any(rule.function in changes for rule in source.rules):
-                made = source.replaced(edit)
-                scopes.append(getattr(made, "__globals__", {}))
-                methods[does] = lambda method, *args, made=made, **kwargs: made(*args, **kwargs)
+            made = source.replaced(edit)
+            scopes.append(getattr(made, "__globals__", {}))
+            methods[does] = lambda method, *args, made=made, **kwargs: made(*args, **kwargs)
         other = changed(rules.kind, [around(**methods)])
         for scope in scopes:  # a rule may apply its own Function
             scope.update((name, other) for name, value in [*scope.items()] if value is rules.kind)

@@ -43,13 +43,16 @@ class Left:
 
     def __init__(self, kind: type[torch.autograd.Function]) -> None:
         self.classes = [c for c in kind.__mro__ if c.__module__ == kind.__module__]
+        # Where a context is handed to forward: whatever stands for one is the call's own.
+        split = kind.setup_context is not torch.autograd.Function.setup_context
+        self._first = 0 if split else 1
         self.places: dict[str, None] = {}
         self._lock = threading.RLock()
         self._before: list[tuple[Any, dict[str, Any]]] = []
 
     def forward(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Note how it is before forward runs."""
-        self._before = [(owner, _state(owner)) for owner in self._owners(args)]
+        self._before = [(owner, _state(owner)) for owner in self._owners(args[self._first :])]
         return method(*args, **kwargs)
 
     def fill(self, method: Callable[..., Any], ctx: Any, *args: Any, **kwargs: Any) -> Any:
