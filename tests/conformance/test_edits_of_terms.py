@@ -283,3 +283,60 @@ def test_the_sign_of_a_number_counts():
     for how in found:
         value = eval(how.format("1.0"), {"a": -0.7, "b": 0.3})
         assert value == pytest.approx(-0.42, rel=1e-3)
+
+
+class AverageInChunks(torch.autograd.Function):
+    """It forgets in one statement of a loop the factor that another one has."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, chunk):
+        scores = q @ k.mT
+        sums = scores.sum(-1)
+        out = scores @ v / sums[..., None]
+        ctx.save_for_backward(q, k, v, out, sums)
+        ctx.chunk = chunk
+        return out
+
+    @staticmethod
+    def backward(ctx, do):
+        q, k, v, out, sums = ctx.saved_tensors
+        chunk = ctx.chunk
+        dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        delta = (do * out).sum(-1)
+        for i in range(0, q.shape[2], chunk):
+            some = q[:, :, i : i + chunk]
+            rest = delta[:, :, i : i + chunk]
+            given = do[:, :, i : i + chunk]
+            s = some @ k.transpose(-1, -2)
+            ds = (given @ v.transpose(-1, -2) - rest[..., None]) / sums[:, :, i : i + chunk, None]
+            dv += s.transpose(-1, -2) @ given
+            dq[:, :, i : i + chunk] += ds @ k
+            dk += (some.transpose(-1, -2) @ ds).transpose(-1, -2)
+        return dq, dk, dv, None
+
+
+@pytest.mark.parametrize("chunk", [3, 6])
+def test_a_factor_that_stands_elsewhere_in_a_loop_is_named_as_it_stands_there(chunk):
+    report = check(AverageInChunks, *(positive(1, 1, 6, 4) for _ in range(3)), chunk,
+                   clauses="derivative")  # fmt: skip
+    assert "s / sums[:, :, i : i + chunk, None]" in report["derivative"].hint
+
+
+class OverSums(torch.autograd.Function):
+    """Its factor goes with what it divides by a size of one, too, in another way."""
+
+    @staticmethod
+    def forward(ctx, x, sums):
+        _batch, _heads, _rows, _columns = x.shape
+        ctx.sums = sums
+        return x / sums[..., None]
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.clone(), None
+
+
+def test_an_edit_that_goes_together_by_sizes_of_one_alone_is_none():
+    report = check(OverSums, positive(1, 1, 6, 4), positive(1, 1, 6).detach(),
+                   clauses="derivative")  # fmt: skip
+    assert "g / ctx.sums[..., None]" in report["derivative"].hint

@@ -24,13 +24,13 @@ from pullback.conformance.inputs._arguments import Arguments, is_continuous
 from pullback.conformance.inputs._structure import outside, structures
 from pullback.conformance.inputs._vectors import are_finite, normal
 from pullback.conformance.probing._probe import Probe
-from pullback.conformance.probing._resize import larger, resizings
+from pullback.conformance.probing._resize import broadened, larger, resizings
 from pullback.conformance.process._failure import attempt, raised
 
 __all__ = ["Grade", "Judge", "stretched"]
 
 _CONTROL, _FEW, _MANY = 2**10, 2**9, 2**16  # entries
-_COUNTS = 3  # integers that are changed
+_COUNTS, _FEWER = 3, 3  # integers that are changed, and that one exceeds which is halved
 _STRETCH = 4.0
 _TINY, _SHOWN = 1e-2, 0.3  # a number beside which it is left out unseen, and one that is seen
 
@@ -66,6 +66,8 @@ class Judge:
         if not self._is_right(there, *self.elsewhere):
             return Grade.HERE
         if not self._is_right(there, *self.larger) and self._keeps_kinds(there):
+            return Grade.HERE
+        if not self._is_right(there, *self.broader):
             return Grade.HERE
         finite = all(_is_finite(there.at(inputs)) for inputs in self._at_zero)
         beside = finite and self._is_right(there, *self.beside)
@@ -129,6 +131,16 @@ class Judge:
         few = given.entries <= _FEW
         return self._taken(larger(given, generator, times) for times in ((1, 2) if few else (1,)))
 
+    @cached_property
+    def broader(self) -> Sequence[Arguments]:
+        """The arguments with sizes of one larger, where forward takes them: all, or the first.
+
+        What goes together by such a size alone does not of other arguments.
+        """
+        given, generator = self.rule.probe.inputs, self.rule.probe.generator("elsewhere")
+        found = (inputs for inputs in broadened(given, generator) if self._takes(inputs))
+        return [*itertools.islice(found, 1)]
+
     def _keeps_kinds(self, there: Probe) -> bool:
         """Whether it is right at the size given with integers such as larger ones are made of.
 
@@ -147,8 +159,10 @@ class Judge:
         """Arguments at which slips show that others hide."""
         given = self.rule.probe.inputs
         shown = given.with_numbers(lambda n: math.copysign(_SHOWN, n) if 0 < abs(n) < _TINY else n)
-        grown = [shown, *itertools.islice(given.with_counts(), _COUNTS)]
-        return [*self._taken(grown), *self._taken(_deeper(given))[:1]]
+        grown = itertools.islice(given.with_counts(lambda n: n + 1), _COUNTS)
+        # Of a part as large as the whole, what is right of several parts is not asked.
+        parts = itertools.islice(given.with_counts(lambda n: n // 2 if n > _FEWER else n), _COUNTS)
+        return [*self._taken([shown, *grown, *parts]), *self._taken(_deeper(given))[:1]]
 
     @cached_property
     def _at_zero(self) -> Sequence[Arguments]:

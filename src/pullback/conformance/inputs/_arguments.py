@@ -312,11 +312,11 @@ class Arguments:
             whole, lambda v: ~v if v.dtype is torch.bool else (v.long() // 2).to(v.dtype)
         )
 
-    def with_counts(self) -> Iterator["Arguments"]:
-        """The same arguments with one integer by one larger, for each that is no tensor."""
+    def with_counts(self, other: Callable[[int], int]) -> Iterator["Arguments"]:
+        """The same arguments with one integer as another one, for each that is no tensor."""
         for k, number in self.leaves_of(int).items():
-            if type(number) is int:
-                yield self.with_leaves({k: number + 1})
+            if type(number) is int and other(number) != number:
+                yield self.with_leaves({k: other(number)})
 
     def with_points(self, points: Sequence[torch.Tensor]) -> "Arguments":
         """The same arguments with others that are differentiated."""

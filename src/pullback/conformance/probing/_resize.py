@@ -27,8 +27,8 @@ from pullback.conformance.inputs._structure import keep, structures
 from pullback.conformance.probing._probe import Probe
 
 __all__ = [
-    "Resizing", "cut_down", "larger", "part_of", "resizings", "shapes_cut_down", "stands_for",
-    "together",
+    "Resizing", "broadened", "cut_down", "larger", "part_of", "resizings", "shapes_cut_down",
+    "stands_for", "together",
 ]  # fmt: skip
 
 _LARGEST, _ENTRIES = 2**10, 2**16  # of a dimension, and of a tensor, that is made larger by one
@@ -151,6 +151,27 @@ def larger(arguments: Arguments, generator: torch.Generator, times: int = 1) -> 
     every = [*resizings(arguments, _LARGEST, _ENTRIES, generator)]
     sizes = [min(times * resizing.size + 2 * times - 1, resizing.largest) for resizing in every]
     return together(every, sizes, generator) if every else None
+
+
+def broadened(arguments: Arguments, generator: torch.Generator) -> Iterator[Arguments]:
+    """The arguments with sizes of one larger: along all dimensions that have it, and along each.
+
+    Arguments:
+        arguments: as given.
+        generator: draws what changes repeated entries.
+
+    Yields:
+        Those that keep to their kind.
+    """
+    ones = sorted({d for value in arguments.values for d, n in enumerate(value.shape) if n == 1})
+    for dims in ([ones] if len(ones) > 1 else []) + [[dim] for dim in ones]:
+        values = list(arguments.values)
+        for k, value in enumerate(values):
+            for dim in (d for d in dims if d < value.ndim and value.shape[d] == 1):
+                values[k] = _grown(values[k], [dim], 2 + dim % 2, generator)
+        found = _of_their_kind(arguments, values)
+        if found is not None:
+            yield found
 
 
 def _part(

@@ -61,6 +61,7 @@ def of_a_tensor(place: Place) -> Meant:
     elif is_continuous(value) and value.numel() <= _LARGE:
         yield from _restored(place)
         yield from _with_names(place)
+        yield from _as_elsewhere(place)
         yield from _alone(place)
         yield from _arranged(place)
 
@@ -142,6 +143,29 @@ def _with_names(place: Place) -> Meant:
             yield from ((near, form.format(factor, view, *ends), text) for view in views)
         for beside in place.tensors if text in place.e.rule.unread else ():
             yield from ((6, f"{ends[0]} {sign} {beside.text} * {text}", text) for sign in "-+")
+
+
+def _as_elsewhere(place: Place) -> Meant:
+    """A factor without a name that the rule has at another place, an entry of each pass of a loop.
+
+    What it was in the first pass tells whether it goes with the expression there.
+    """
+    e, factor = place.e, place.e.factor
+    bound = place.noted.scopes.get(e.place, {}).keys()
+    named = {name.text for name in place.tensors}
+    for sign, node in e.rule.factors:
+        other, text = place.known(node), e.rule.atom(node)
+        fits = isinstance(other, torch.Tensor) and is_plain(other) and is_continuous(other)
+        if (
+            text in named
+            or text in e.text
+            or not fits
+            or not names_read(node) & e.rule.local <= bound
+        ):
+            continue
+        if other.is_complex() <= place.value.is_complex() and _go_together(other, place.value):
+            yield 2, f"{factor} {sign} {text}"
+            yield 4, f"{factor} {'*' if sign == '/' else '/'} {text}"
 
 
 def _alone(place: Place) -> Meant:

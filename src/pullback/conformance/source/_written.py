@@ -15,7 +15,7 @@ from pullback.internal._syntax import parse
 __all__ = ["Edit", "Expression", "Written", "in_words", "is_vain", "names_in", "names_read"]
 
 _SHOWN = 60  # characters of an expression
-_ENDINGS = 12  # calls of methods that may be forgotten elsewhere
+_ENDINGS, _FACTORS = 12, 12  # calls of methods, and factors, that may be forgotten elsewhere
 _TOLD = re.compile(r"`([^`]*)` for `([^`]*)` at ([^ ]+:\d+(?:, column \d+)?)")
 _Value = (ast.Attribute, ast.BinOp, ast.BoolOp, ast.Call, ast.Compare, ast.Constant, ast.IfExp,
           ast.List, ast.Name, ast.Subscript, ast.Tuple, ast.UnaryOp)  # fmt: skip
@@ -167,6 +167,28 @@ class Written:
                 ) if names_read(left) & self.local & self._made_of(right):
                     found.append((left, right))
         return found
+
+    @cached_property
+    def factors(self) -> Sequence[tuple[str, Any]]:
+        """What it multiplies or divides by, with the sign: any may be forgotten elsewhere."""
+        found: dict[str, tuple[str, Any]] = {}
+        for node in self.nodes(ast.BinOp, ast.AugAssign, ast.Call):
+            match node:
+                case (
+                    ast.BinOp(op=ast.Div(), right=by)
+                    | ast.AugAssign(op=ast.Div(), value=by)
+                    | ast.Call(func=ast.Attribute(attr="div" | "div_"), args=[by, *_])
+                ):
+                    found.setdefault(self.text(by), ("/", by))
+                case ast.BinOp(op=ast.Mult(), left=left, right=right):
+                    found.setdefault(self.text(left), ("*", left))
+                    found.setdefault(self.text(right), ("*", right))
+                case (
+                    ast.AugAssign(op=ast.Mult(), value=by)
+                    | ast.Call(func=ast.Attribute(attr="mul" | "mul_"), args=[by, *_])
+                ):
+                    found.setdefault(self.text(by), ("*", by))
+        return [*found.values()][:_FACTORS]
 
     def _made_of(self, node: ast.AST) -> set[str]:
         """The names that something is computed of, by however many assignments."""
