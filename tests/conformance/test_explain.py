@@ -91,6 +91,16 @@ def test_what_is_larger_than_any_number_of_times_expected_is_no_factor():
     assert " x expected" not in explain(Difference(X * 1e-27, got))
 
 
+def test_an_index_of_rows_that_is_said_for_each_entry_comes_once():
+    rows = torch.tensor([3, 4, 5])[:, None].expand(3, 2)
+    expected = torch.randn(6, 2, dtype=torch.float64, generator=generator)
+    got = expected.clone()
+    got[3:] *= -1
+    said = explain(Difference(expected, got, hand={"args[2]": rows}))
+    assert "more than once" not in said
+    assert "other sign" in said
+
+
 def test_an_index_that_comes_often_is_named_however_many_there_are():
     index = torch.tensor([0, 0, 1, 1, 2, 2, 3])
     terms = torch.randn(7, 4, dtype=torch.float64, generator=generator)

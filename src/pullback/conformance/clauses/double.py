@@ -36,7 +36,8 @@ _REWRITE = (
 )
 _UNCUT = (
     "Leave out of backward what cuts a tensor from its history: `.detach()`, `.data`, "
-    "`Variable(...)`, `torch.no_grad()`, numpy. Otherwise decorate it with once_differentiable."
+    "`Variable(...)`, `torch.no_grad()`, numpy, `torch.autograd.grad` without create_graph=True. "
+    "Otherwise decorate it with once_differentiable."
 )
 
 

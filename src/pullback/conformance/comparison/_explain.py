@@ -213,10 +213,17 @@ def _along(pair: Pair) -> Iterator[_Along]:
             yield _Along(said, size, places, right, tail, whole)
 
 
+def _of_rows(index: torch.Tensor) -> torch.Tensor:
+    """An index without dimensions along which it says the same for all entries of a row."""
+    while index.ndim > 1 and torch.equal(index, index[..., :1].expand_as(index)):
+        index = index[..., 0]
+    return index
+
+
 def _repeated(pair: Pair) -> Iterator[Said]:
     """Wrong at those places alone that a tensor of indices names more than once."""
     hand = pair.difference.hand.items()
-    indices = {name: t for name, t in hand if t.dtype == torch.int64 and t.numel()}
+    indices = {n: _of_rows(t) for n, t in hand if t.dtype == torch.int64 and t.numel()}
     for along in _along(pair):
         for name, index in indices.items():
             count = torch.bincount(index.reshape(-1).clamp(min=0), minlength=along.size)
