@@ -5,12 +5,17 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 from tests.specimens._specimen import normal
 
 from pullback.conformance import Verdict, check
+from pullback.conformance.cause._trials import tried
+from pullback.conformance.inputs._arguments import Arguments
+from pullback.conformance.inputs._subject import Subject
+from pullback.conformance.probing._prepare import prepare
 from pullback.conformance.process import _forked
 from pullback.conformance.process._forked import (
     Copy,
@@ -176,3 +181,26 @@ def test_no_copy_is_made_in_the_place_of_one_that_took_long(tmp_path, monkeypatc
         return "both are left out"
 
     assert unharmed(other, "nothing") == "both are left out"
+
+
+FACTOR = {"is": 2.0}
+
+
+class TimesFactor(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return FACTOR["is"] * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return FACTOR["is"] * g
+
+
+def test_a_search_that_leaves_the_code_otherwise_than_it_was_ends_its_process():
+    x = torch.ones(3, dtype=torch.float64).requires_grad_()
+    probe = prepare(Subject.of(TimesFactor), Arguments.of((x,), {}), 0)
+    probe = replace(probe, trying=lambda clause: None)
+    assert forked(lambda: tried(probe, lambda: "an edit", "none")) == "an edit"
+    with pytest.raises(ProcessDied):
+        forked(lambda: tried(probe, lambda: FACTOR.update({"is": 3.0}), "none"))
+    assert FACTOR["is"] == 2.0

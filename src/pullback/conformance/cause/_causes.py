@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from pullback.conformance.cause._repair import EDIT
+from pullback.conformance.cause._trials import tried
 from pullback.conformance.cause._within import functions_in, mended_within, with_functions
 from pullback.conformance.evidence._screen import every_output
 from pullback.conformance.probing._mends import MENDS, Mend, around, changed
@@ -250,7 +251,7 @@ def _edit_of_clause(
         return second
 
     with suppress(Exception):  # nothing but words depends on it
-        number = probe.apart(first, None)
+        number = tried(probe, first, None)
         if number is not None:
             edit, there = next(itertools.islice(_edits(probe, clause), number, None))
             return None if there is None else (in_words(edit), there)

@@ -23,6 +23,7 @@ from pullback.conformance.cause._around import (
 from pullback.conformance.cause._judged import stretched
 from pullback.conformance.cause._repair import EDIT, Right, right_edit
 from pullback.conformance.cause._rule import Rule
+from pullback.conformance.cause._trials import tried
 from pullback.conformance.cause._within import alone
 from pullback.conformance.comparison._changes import Pair, ratio_of
 from pullback.conformance.comparison._explain import EXACT, FACTS, RULES, Difference, explain
@@ -194,7 +195,7 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
         return expected, got, unread, how
     said = explain(sharp, EXACT) or (explain(sharp, FACTS) if mend.said else "")
     if not (said or mend.said):
-        neglected = at.probe.apart(lambda: _neglected(at, only, answered), "")
+        neglected = tried(at.probe, lambda: _neglected(at, only, answered), "")
         said = f"{neglected} {explain(difference, RULES)}"
     return expected, got, f"{mend.said} {said}".strip(), mend.mend
 
@@ -241,7 +242,7 @@ def _edit_where_nothing_hides(at: Around, only: int) -> Right:
 
 
 def _edit(at: Around, only: int, difference: Difference, name: str = "") -> Right:
-    return Right(*at.probe.apart(lambda: tuple(_edit_here(at, only, difference, name)), Right()))
+    return Right(*tried(at.probe, lambda: tuple(_edit_here(at, only, difference, name)), Right()))
 
 
 def _edit_here(at: Around, only: int, difference: Difference, name: str) -> Right:

@@ -11,6 +11,7 @@ from pullback.conformance._clause import Finding, Probe, Tensors, clause
 from pullback.conformance.cause._around import at_hand, slopes_along
 from pullback.conformance.cause._repair import right_edit
 from pullback.conformance.cause._rule import Rule
+from pullback.conformance.cause._trials import tried
 from pullback.conformance.clauses._hints import DERIVE, OPERATOR
 from pullback.conformance.comparison._changes import Pair
 from pullback.conformance.comparison._explain import EXACT, explain
@@ -150,5 +151,5 @@ def _said(probe: Probe, points: Tensors, step: Sequence[torch.Tensor | None]) ->
             return other is not None and other.equal(other.got)
 
         edit = partial(right_edit, [jvp], k, difference, is_right, until)
-        return str(probe.apart(lambda edit=edit: edit().said, ""))
+        return str(tried(probe, lambda edit=edit: edit().said, ""))
     return ""

@@ -23,7 +23,6 @@ from pullback.conformance.inputs._vectors import (
 )
 from pullback.conformance.probing._nodes import accumulated, custom_nodes
 from pullback.conformance.process._failure import Fault, classify, describe, is_written
-from pullback.conformance.process._forked import alone, unharmed
 from pullback.conformance.process._guard import reseed
 from pullback.conformance.process._limits import CpuTrial, limited, patience_to_compile
 from pullback.conformance.script._literal import drawn_by, steps_drawn_by
@@ -84,15 +83,6 @@ class Probe(Teller):
     def draws(self) -> bool:
         """Whether the function draws random numbers, from any generator it was given or not."""
         return self.random or bool(self.inputs.generators)
-
-    def apart(self, work: Callable[[], Any], otherwise: Any) -> Any:
-        """What is found, as plain data, by what nobody has run yet and may end the process."""
-        if self.brief:
-            return otherwise
-        if self.trying is None or self.in_copies:
-            return unharmed(work, otherwise)
-        self.trying(self.clause)
-        return alone(work)
 
     def at(self, inputs: Arguments, *, same: bool = False) -> "Probe":
         """The probe at other arguments; the ``same`` numbers may take the place of those given."""

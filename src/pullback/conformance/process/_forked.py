@@ -187,10 +187,13 @@ def is_harmless() -> bool:
     return not _running or _running[-1].begin()
 
 
-def alone(work: Callable[[], Any]) -> Any:
-    """What ``work`` returns, in a process whose end harms nobody; it ends with its device."""
+def alone(work: Callable[[], Any], is_as_before: Callable[[], bool]) -> Any:
+    """What ``work`` returns, in a process whose end harms nobody.
+
+    It ends with its device, and where something is not as it was before.
+    """
     found = work()
-    if said := what_device_says():
+    if said := what_device_says() or "The checked code answers otherwise." * (not is_as_before()):
         print(said, file=sys.stderr)
         os._exit(1)
     return found
