@@ -344,3 +344,21 @@ def test_a_large_number_that_is_no_size_takes_no_time_from_the_search():
     neighbours = torch.randint(6, (6, 3), generator=generator)
     report = check(Gathered, data, weights, neighbours, clauses="derivative")
     assert "`ctx.save_for_backward(data, weights)` for" in report["derivative"].detail
+
+
+class Centred(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.affine = (len(x), 1, 1)
+        return x - x.mean((1, 2), keepdim=True)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g - 2 * g.mean((1, 2), keepdim=True)
+
+
+def test_a_factor_is_dropped_rather_than_named_after_something_that_is_one():
+    x = torch.randn(3, 4, 5, dtype=torch.float64).requires_grad_()
+    finding = check(Centred, x, clauses="derivative")["derivative"]
+    assert finding.hint.startswith("Write `")
+    assert "ctx.affine" not in finding.hint

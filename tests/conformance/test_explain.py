@@ -101,6 +101,16 @@ def test_an_index_of_rows_that_is_said_for_each_entry_comes_once():
     assert "other sign" in said
 
 
+def test_a_place_that_few_entries_are_known_of_is_not_said_to_be_right():
+    """One of ten entries is wrong, wherever it is; of the last column none that is looked at."""
+    expected = torch.randn(40, 8, dtype=torch.float64, generator=generator)
+    wrong = (torch.arange(320) % 11 == 0).view(40, 8)
+    known = torch.arange(320).view(40, 8) % 8 < 7
+    known[:, 7] = (torch.arange(40) % 4 == 0) & ~wrong[:, 7]
+    got = torch.where(wrong, 2 * expected + 1, expected)
+    assert "Right but" not in explain(Difference(expected, got, known))
+
+
 def test_an_index_that_comes_often_is_named_however_many_there_are():
     index = torch.tensor([0, 0, 1, 1, 2, 2, 3])
     terms = torch.randn(7, 4, dtype=torch.float64, generator=generator)

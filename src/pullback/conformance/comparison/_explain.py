@@ -32,6 +32,7 @@ __all__ = ["EXACT", "FACTS", "RULES", "Difference", "explain"]
 
 _LITTLE = 0.05
 _NOTHING = 1e-5
+_BY_CHANCE = 1e-2
 # How many times the rounding of an operand may be found in what is computed of it.
 _OPERATIONS = 8
 
@@ -198,14 +199,20 @@ class _Along:
 
 
 def _along(pair: Pair) -> Iterator[_Along]:
-    """The dimensions along which some places are wrong and some are right."""
-    wrong = pair.wrong
+    """The dimensions along which some places are wrong and some are right.
+
+    Where entries are a sample, a place whose wrong ones are not among them is not said to be right:
+    so many that are right are there by chance with probability (1 - share of wrong ones) ** many.
+    """
+    wrong, whole = pair.wrong, bool(pair.known.all())
     for dim, size in enumerate(wrong.shape):
-        others = [k for k in range(wrong.ndim) if k != dim]
-        touched = wrong.any(others) if others else wrong  # type: ignore[call-overload]
-        seen = pair.known.any(others) if others else pair.known  # type: ignore[call-overload]
-        places = [k for k in range(size) if bool(touched[k])]
-        right = [k for k in range(size) if bool(seen[k] & ~touched[k])]
+        rows = (t.movedim(dim, 0).reshape(size, -1).sum(1) for t in (wrong, pair.known))
+        bad, seen = (row.tolist() for row in rows)
+        places = [k for k in range(size) if bad[k]]
+        right = [k for k in range(size) if seen[k] and not bad[k]]
+        share = sum(bad[k] for k in places) / max(sum(seen[k] for k in places), 1)
+        if not whole and any((1 - share) ** seen[k] > _BY_CHANCE for k in right):
+            continue
         if right and places:
             said = f"dimension {dim}" if wrong.ndim > 1 else "the vector"
             whole = torch.equal(*(t.movedim(dim, 0)[places] for t in (wrong, pair.known)))
