@@ -163,15 +163,15 @@ def judge(
         UnsupportedError: an assertion of the device has ended its use in this process.
     """
     say(started="prepare")
-    ended, seconds = [False], request["seconds"]
+    seconds = request["seconds"]
     until = math.inf if seconds is None else _worked() + _CLAUSES * seconds
 
     def is_over() -> bool:
         """Whether no more clause is begun: to tell causes and edits takes time, too."""
-        if _worked() > until and not ended[0]:
-            ended[0] = True
+        over = _worked() > until
+        if over:
             say(over=True)
-        return ended[0]
+        return over
 
     with unpatched() as replaced, silenced(), limited(timeout or math.inf, timeout):
         fresh = "first-call" in request["clauses"]

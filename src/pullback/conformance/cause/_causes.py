@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from pullback.conformance.cause._repair import EDIT
-from pullback.conformance.cause._trials import tried
+from pullback.conformance.cause._trials import are_alike, tried
 from pullback.conformance.cause._within import functions_in, mended_within, with_functions
 from pullback.conformance.evidence._screen import every_output
 from pullback.conformance.probing._mends import MENDS, Mend, around, changed
@@ -241,12 +241,13 @@ def _edit_of_clause(
                 continue
             if any(again(other, there).verdict.is_bad for other in healed):
                 continue
-            if before is not None and not _are_alike(probe, before, _answer(there, clause)):
+            if before is not None and not are_alike(probe, before, _answer(there, clause)):
                 continue
-            spoilt = {k for k in kept if not _is_kept(probe, there, k, again, worst)}
-            if not spoilt:
+            spoilt = (k for k in kept if not _is_kept(probe, there, k, again, worst))
+            which = next(spoilt, None)
+            if which is None:
                 return number
-            if second is None and spoilt <= _NEXT.keys():
+            if second is None and which in _NEXT and all(k in _NEXT for k in spoilt):
                 second = number
         return second
 
@@ -292,12 +293,6 @@ def _answer(probe: Probe, clause: str) -> Tensors | None:
         if not probe.erratic:
             return probe.answer() if clause in _OF_SHAPES else every_output(probe)
     return None
-
-
-def _are_alike(probe: Probe, before: Tensors, after: Tensors | None) -> bool:
-    if after is None or len(after) != len(before):
-        return False
-    return probe.differ(after, before, 1e4) is None
 
 
 def _as_edited(probe: Probe, said: str) -> Probe | None:

@@ -12,7 +12,7 @@ from pullback.conformance.probing._probe import Probe, Tensors
 from pullback.conformance.process._failure import attempt
 from pullback.conformance.process._forked import alone, unharmed
 
-__all__ = ["tried"]
+__all__ = ["are_alike", "tried"]
 
 
 def tried(probe: Probe, work: Callable[[], Any], otherwise: Any) -> Any:
@@ -23,9 +23,13 @@ def tried(probe: Probe, work: Callable[[], Any], otherwise: Any) -> Any:
         return unharmed(work, otherwise)
     probe.trying(probe.clause)
     before = None if probe.erratic else attempt(probe.answer, None)
-    return alone(work, lambda: before is None or _answers_so(probe, before))
+    return alone(
+        work, lambda: before is None or are_alike(probe, before, attempt(probe.answer, None))
+    )
 
 
-def _answers_so(probe: Probe, before: Tensors) -> bool:
-    now = attempt(probe.answer, None)
-    return now is not None and len(now) == len(before) and probe.differ(now, before, 1e4) is None
+def are_alike(probe: Probe, before: Tensors, after: Tensors | None) -> bool:
+    """Whether the same is answered, but for rounding; ``None`` is no answer."""
+    if after is None or len(after) != len(before):
+        return False
+    return probe.differ(after, before, 1e4) is None

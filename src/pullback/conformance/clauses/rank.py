@@ -127,9 +127,9 @@ def _judge(probe: Probe, made: _Made, ran: _Ran) -> Finding | str:
     try:
         run = Run.of(other, cotangents)
     except Exception as error:
-        if _by_chance(probe, made):
-            return "not told: forward takes it since two sizes are the same"
         if all(same) and not made.less and made.chosen == data(probe):
+            if _by_chance(probe, made):
+                return "not told: forward takes it since two sizes are the same"
             doing = f"Forward takes inputs with {made.name}, backward fails"
             return other.failed(error, doing, transform=False)
         return f"refused by backward ({describe(error, 60)})"
@@ -150,7 +150,7 @@ def _by_chance(probe: Probe, made: _Made) -> bool:
     mistake of forward's, which it does not make alone where they are of one size.
     """
     shapes = [probe.inputs.values[k].ndim for k in made.chosen]
-    if made.less or len(set(shapes)) > 1 or not shapes[0]:
+    if len(set(shapes)) > 1 or not shapes[0]:
         return False
 
     def half(value: torch.Tensor) -> torch.Tensor:

@@ -323,8 +323,9 @@ def _numbers(place: Place) -> Meant:
         yield from ((4, name.text, name.text) for name in place.moving)
     others = [name for name in place.numbers if name.value != value and name.text != text]
     for name in others:
-        # A constant is another one, or none: of many names one is that by chance.
-        rank = 4 if name.value in (0, 1, -1) else 3 * is_size(name)
+        # Of the entries of a row one is so by chance, where a constant is to be another one.
+        by_chance = name.value in (0, 1, -1) and name.text.endswith("]")
+        rank = 4 if by_chance else 3 * is_size(name)
         if not whole or constant or name.value == int(name.value):
             yield rank if constant else 2, name.text
     for name in (name.text for name in others if type(name.value) is float):
