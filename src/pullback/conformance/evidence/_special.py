@@ -147,8 +147,7 @@ _CHANGES: dict[str, Change] = {
 
 
 _ROUGHLY = 2.0**-6  # thirty of which are a half
-_HINTS = {torch.float32: "Scale before squaring or dividing."}
-_WIDER = "Compute in float32 what squares or divides, or scale before that."
+_WIDER = "Compute in float32 what squares or divides, or scale before squaring."
 REPRO = [
     "print('inputs  ', xs)",
     "ys = outs(); print('outputs ', ys)",
@@ -255,7 +254,7 @@ def _judge_end(low: Probe, name: str, given: Tensors | None = None) -> Finding |
                 return None
             return low.broken(
                 f"At {name} forward is right and the gradient is not.",
-                expected=exact, got=one, place=low.path(k), hint=_HINTS.get(one.dtype, _WIDER),
+                expected=exact, got=one, place=low.path(k), hint=_WIDER,
                 given={"w": run.cotangents}, repro=beside_wide(torch.float64),
             )  # fmt: skip
     return None
