@@ -86,6 +86,8 @@ def show(results: Results, console: Console, *, verbose: bool = False) -> None:
         console.print(f"[yellow]not looked into[/] {escape(clean(problem))}", soft_wrap=True)
     if results.partial:
         console.print(f"[bold yellow]{results.partial}[/]")
+    if not verbose and any(finding.repro for report in reports for finding in report.problems):
+        console.print("[dim]A script that shows each finding, and its entries: --verbose.[/]")
     _print_summary(results, console)
 
 
