@@ -86,9 +86,8 @@ def show(results: Results, console: Console, *, verbose: bool = False) -> None:
         console.print(f"[yellow]not looked into[/] {escape(clean(problem))}", soft_wrap=True)
     if results.partial:
         console.print(f"[bold yellow]{results.partial}[/]")
-    if not verbose and any(finding.repro for report in reports for finding in report.problems):
-        console.print("[dim]A script that shows each finding, and its entries: --verbose.[/]")
-    _print_summary(results, console)
+    told = [finding for report in reports for finding in report.problems if not verbose]
+    _print_summary(results, console, scripts=any(finding.repro for finding in told))
 
 
 def _ask_for_inputs(outcome: Outcome, console: Console) -> None:
@@ -100,7 +99,9 @@ def _ask_for_inputs(outcome: Outcome, console: Console) -> None:
     console.print(f"  [dim]with yours:[/] {escape(line)}", soft_wrap=True)
 
 
-def _print_summary(results: Results, console: Console) -> None:
+def _print_summary(results: Results, console: Console, *, scripts: bool) -> None:
+    if scripts:
+        console.print("[dim]A script that shows each finding, and its entries: --verbose.[/]")
     outcomes = results.outcomes
     # What every clause passed over was not checked: "not checked" counts it.
     reports = [r for _, r in results.checked if any(f.verdict is not Verdict.SKIPPED for f in r)]
