@@ -33,6 +33,7 @@ FUZZING = int(os.environ.get("PULLBACK_FUZZ", "1")) > 1
 # `make test` draws the same numbers each time, so that what fails on one machine fails on all;
 # `make fuzz` looks for what other numbers find.
 SEED = int(os.environ.get("PULLBACK_SEED", "0"))
+_GOLDEN = (5**0.5 - 1) / 2
 hypothesis.settings.register_profile("pullback", derandomize=not FUZZING)
 hypothesis.settings.load_profile("pullback")
 
@@ -240,21 +241,36 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
+def _spread(group: list[Any], count: int, place: int) -> Iterator[Any]:
+    """Some cases of a test: each in turn has the most values of parameters that none had before.
+
+    Else in an order that is another one for each test, and keeps no step with any of its tables:
+    multiples of an irrational number are spread evenly (Weyl, Mathematische Annalen 77, 1916).
+    """
+    order = sorted(range(len(group)), key=lambda k: (k + place) * _GOLDEN % 1)
+    left = [group[k] for k in order]
+    seen: set[tuple[str, int]] = set()
+    for _ in range(count):
+        case = max(left, key=lambda item: len(item.callspec.indices.items() - seen))
+        seen |= case.callspec.indices.items()
+        left.remove(case)
+        yield case
+
+
 def _sample(config: Any, items: list[Any]) -> None:
     """Leave no slow test, and of the cases of one that is marked ``sampled(every)`` each so many.
 
-    The first one is another one for the next test, so that each value of a parameter has its turn.
     Where a file is marked, and a test of it too, the larger step is taken.
     """
     groups: dict[str, list[Any]] = {}
     for item in items:
-        if item.get_closest_marker("sampled") and not item.get_closest_marker("slow"):
+        sampled = item.get_closest_marker("sampled") and hasattr(item, "callspec")
+        if sampled and not item.get_closest_marker("slow"):
             groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
     left_out = {item for item in items if item.get_closest_marker("slow")}
     for place, group in enumerate(groups.values()):
         step = max(marker.args[0] for marker in group[0].iter_markers("sampled"))
-        step = min(step, len(group))
-        left_out.update(set(group) - set(group[place % step :: step]))
+        left_out.update(set(group) - set(_spread(group, max(len(group) // step, 1), place)))
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]

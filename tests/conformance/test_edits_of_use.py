@@ -650,7 +650,7 @@ class Triplet(torch.autograd.Function):
 
 def test_an_edit_that_changes_the_answer_to_what_was_given_is_none():
     rows = [normal(8, 3, seed=k) for k in range(3)]
-    found = check(Triplet, *rows, clauses=["derivative", "rank"])["rank"]
+    found = check(Triplet, *rows, clauses=["rank"])["rank"]
     assert found.verdict == "broken"
     assert "anchor.size(-1)" not in found.hint  # with which the given rows get other gradients
 

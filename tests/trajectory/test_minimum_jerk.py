@@ -380,6 +380,7 @@ def test_vmap_and_func_equal_a_loop(limits: Limits | None) -> None:
     torch.testing.assert_close(jacobian, both[0][0], rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow  # six seconds
 def test_it_compiles_whole() -> None:
     through = double(THROUGH).requires_grad_()
     times = double([0.0, 0.9, 2.0]).requires_grad_()
