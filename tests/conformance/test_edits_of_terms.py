@@ -340,3 +340,26 @@ def test_an_edit_that_goes_together_by_sizes_of_one_alone_is_none():
     report = check(OverSums, positive(1, 1, 6, 4), positive(1, 1, 6).detach(),
                    clauses="derivative")  # fmt: skip
     assert "g / ctx.sums[..., None]" in report["derivative"].hint
+
+
+class Pooled(torch.autograd.Function):
+    """A number for each channel is forgotten, beside which two dimensions more are."""
+
+    @staticmethod
+    def forward(ctx, x, beta):
+        weight = (x * beta.view(1, -1, 1, 1)).softmax(2)
+        pooled = (weight * x).sum(2, keepdim=True)
+        ctx.save_for_backward(x, weight, pooled, beta)
+        return pooled
+
+    @staticmethod
+    def backward(ctx, g):
+        x, weight, pooled, beta = ctx.saved_tensors
+        centred = x - pooled
+        by_beta = (g * (weight * centred.square()).sum(2, keepdim=True)).sum((0, 2, 3))
+        return g * weight * (1 + centred), by_beta.to(beta)
+
+
+def test_a_number_for_each_channel_is_given_the_dimensions_that_it_lacks():
+    found = check(Pooled, drawn(2, 3, 4, 5), positive(3), clauses=["derivative"])["derivative"]
+    assert "beta[..., None, None]` for " in found.hint

@@ -7,6 +7,7 @@ import pytest
 import torch
 from tests.scripts import printed_by
 from tests.specimens._specimen import normal
+from tests.specimens.wrong.calls import BiasNotSummed, OnePlaceTooFar
 from tests.specimens.wrong.memory import KeepsEveryInput, OutputOnContext
 
 from pullback.conformance import check
@@ -720,3 +721,16 @@ def test_the_wrong_end_is_named(function, count, said):
     given = [0.3 * X.clone().requires_grad_() for _ in range(count)]
     found = check(function, *given, clauses="derivative", gradient="exact")["derivative"]
     assert said in found.hint, found.hint
+
+
+def test_a_gradient_that_stands_at_another_place_is_put_at_its_own():
+    args = normal(4, 3).requires_grad_(), torch.tensor([16.0])
+    found = check(OnePlaceTooFar, *args, clauses=["form"], gradient="surrogate")["form"]
+    assert "`cotangent, None` for `None, cotangent` at calls.py:" in found.hint
+
+
+def test_a_gradient_of_another_form_is_told_to_be_that_of_another_argument():
+    args = normal(4, 3).requires_grad_(), normal(3, seed=2).requires_grad_()
+    found = check(BiasNotSummed, *args, clauses=["form"])["form"]
+    assert found.verdict == "untidy"
+    assert "It is the one for argument 0, too." in found.detail

@@ -109,3 +109,11 @@ def test_beside_what_is_broken_refusals_are_counted(capsys):
     )
     print_table([wrong], make_console(), verbose=True)
     assert "m:F       ✗ ○ ○ ○" in capsys.readouterr().out
+
+
+def test_what_is_untidy_is_told_in_a_line(capsys):
+    finding = Finding("form", Verdict.UNTIDY, "It is summed.", "(3,)", "(4, 3)", "argument 1")
+    print_table([Report("m:F", "surrogate", True, (finding,), 0)], make_console())
+    out = capsys.readouterr().out
+    line = "form untidy in m:F: It is summed. (input argument 1, expected (3,), got (4, 3))"
+    assert out.count(line) == 1

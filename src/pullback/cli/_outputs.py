@@ -76,12 +76,6 @@ def show(results: Results, console: Console, *, verbose: bool = False) -> None:
             )
             if outcome.guessed and not outcome.accepted:
                 _ask_for_inputs(outcome, console)
-    for item, report in checked:
-        for finding in report if item.training else ():
-            if finding.verdict is Verdict.UNTIDY:
-                console.print(
-                    f"[yellow]{finding.clause}[/] {escape(finding.detail)}", soft_wrap=True
-                )
     for problem in results.problems:
         console.print(f"[yellow]not looked into[/] {escape(clean(problem))}", soft_wrap=True)
     if results.partial:

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from pullback.report._findings import SIGNS, Findings, Verdict
+from pullback.report._findings import SIGNS, Finding, Findings, Verdict
 
 __all__ = ["make_console", "print_problems", "print_table", "short_names"]
 
@@ -106,16 +106,25 @@ def print_table(reports: Sequence[Findings], console: Console, *, verbose: bool 
 def _print_remarks(report: Findings, name: str, console: Console) -> None:
     """What the signs do not say: constants, accepted findings, clauses that were not run."""
     accepted = (f"{item.clause} {item.verdict.value}, {item.accepted}" for item in report.accepted)
+    untidy = [item for item in report if item.verdict is Verdict.UNTIDY]
     remarks = (
         ("[dim]constants of[/]", ", ".join(report.constants)),
         ("[dim]judged of[/]", ", ".join(report.cut_down)),
         *(("[dim]accepted in[/]", text) for text in accepted),
+        *((f"[cyan]{item.clause} untidy[/] in", _in_a_line(item)) for item in untidy),
         ("[yellow]guessed inputs of[/]", report.guessed),
         ("[yellow]not all of[/]", report.unchecked),
     )
     for lead, text in remarks:
         if text:
             console.print(f"{lead} {escape(name)}: {escape(text)}", soft_wrap=True)
+
+
+def _in_a_line(finding: Finding) -> str:
+    """What was seen, and where."""
+    facts = ("input", finding.input), ("expected", finding.expected), ("got", finding.got)
+    shown = ", ".join(f"{label} {text}" for label, text in facts if text)
+    return f"{finding.detail} {shown and f'({shown})'}".strip()
 
 
 def _legend(*, plain: bool) -> Text:

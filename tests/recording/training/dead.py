@@ -156,6 +156,16 @@ class ReturnsNone(torch.autograd.Function):
         return None
 
 
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Any) -> Any:
+        return 2 * cotangent
+
+
 class ReturnsZeros(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:
@@ -169,6 +179,30 @@ class ReturnsZeros(torch.autograd.Function):
 @dead(cut="Net.first.weight")
 def function_returns_none() -> None:
     fit(Net(ReturnsNone.apply))
+
+
+@dead(cut="Two.0.weight")
+def function_returns_none_for_what_a_function_has_made() -> None:
+    class Lost(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, cotangent: Any) -> Any:  # cut
+            return None
+
+    model = Two()
+
+    def run(x: Any) -> Any:
+        weight = Twice.apply(model[0].weight)  # which makes zeros of nothing
+        return model[1](Lost.apply(F.linear(x, weight)))
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in classify():
+        optimizer.zero_grad()
+        F.cross_entropy(run(x), y).backward()
+        optimizer.step()
 
 
 @dead(zero="Net.first.weight")

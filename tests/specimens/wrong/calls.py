@@ -347,7 +347,20 @@ class FocalInDataclass(torch.autograd.Function):
         return cotangent * focal, None
 
 
+class OnePlaceTooFar(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, scale):
+        return torch.round(x * scale) / scale
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return None, cotangent
+
+
 SPECIMENS = [
+    Specimen(
+        OnePlaceTooFar, lambda: (normal(4, 3), torch.tensor([16.0])), "form", gradient="surrogate"
+    ),
     Specimen(BiasNotSummed, lambda: (normal(4, 3), normal(3, seed=2)), "form", verdict="untidy"),
     Specimen(GradientInFloat32, lambda: (normal(3),), "form", verdict="untidy"),
     Specimen(TooFewGradients, lambda: (normal(3), 0.5), "form"),

@@ -125,8 +125,10 @@ def _compare(probe: Probe, low: Probe, level: torch.dtype) -> Finding | None:
         return None
     place = _beyond(low, high, run, expected, max(level, wide, key=_rounding))
     if place is None and wrong:
+        coarse = _rounding(getattr(torch, wrong)) > _rounding(level)
+        lost = f" The digits that {wrong} does not have are lost." * coarse
         return probe.untidy(
-            f"With {_name(level)} inputs backward returns {wrong}; autograd casts it.",
+            f"With {_name(level)} inputs backward returns {wrong}; autograd casts it.{lost}",
             expected=_name(level), got=wrong,
         )  # fmt: skip
     if place is None:

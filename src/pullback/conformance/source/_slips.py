@@ -5,6 +5,7 @@ view that needs contiguous memory made one that does not, what calls share kept 
 """
 
 import ast
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -311,6 +312,16 @@ def _returned(rules: Rules) -> Iterator[Edit]:
                 yield {Expression(e.rule, part): f"{e.rule.atom(part)}.clone()"}
 
 
+def _in_order(rules: Rules) -> Iterator[Edit]:
+    """Two of the gradients that are returned, each at the place of the other."""
+    for e in rules.places(ast.Return):
+        parts = getattr(e.node.value, "elts", []) if e.rule is rules.back else []
+        texts = {Expression(e.rule, part): e.rule.text(part) for part in parts}
+        for one, other in itertools.combinations(texts, 2):
+            if texts[one] != texts[other]:
+                yield {one: texts[other], other: texts[one]}
+
+
 def _answered(rules: Rules) -> Iterator[Edit]:
     """What fills the context beside forward, without the value returned: nobody takes it."""
     fill = rules.fill
@@ -375,5 +386,5 @@ _BY_CLAUSE: Mapping[str, Sequence[_Made]] = {
     "needs-input-grad": (_flags,), "layout": (_each(_reshaped), _flags, _contiguous),
     "undefined": (_each(_toggled),), "saved": (_saved,), "double": (_attached, _saved),
     "dtype": (_each(_typed),), "autocast": (_each(_typed),),
-    "leak": (_answered,), "rank": (_from_the_end,), "batch": (_from_the_end,),
+    "form": (_in_order,), "leak": (_answered,), "rank": (_from_the_end,), "batch": (_from_the_end,),
 }  # fmt: skip

@@ -124,8 +124,9 @@ def _with_names(place: Place) -> Meant:
         yield from ((4, f"{factor} {sign} {number.text}") for sign in "*/")
     for text, other in place.tensors:
         views = [text] * _go_together(other, value)
-        if other.ndim and _go_together(other[..., None], value) and not views:
-            views.append(f"{text}[..., None]")
+        for more in range(1, value.ndim - other.ndim + 1) if other.ndim and not views else ():
+            shown = f"{text}[..., {', '.join(['None'] * more)}]"
+            views += [shown] * _go_together(other[(..., *[None] * more)], value)
         for view in views:
             if other.dtype == torch.bool:
                 yield 4, f"{factor} * {view}", text

@@ -60,6 +60,7 @@ class Cut:
     place: str = ""  # "file:line" in code that is not torch's, if it is known
     bit: int = 0
     leaves: int = 0
+    nothing: bool = False  # whether a backward returned None there
 
 
 class Flow(FunctionMode):
@@ -267,6 +268,7 @@ class Flow(FunctionMode):
                 for before, gradient in zip(behind, outgoing, strict=False):
                     if before & self.wanted and not largest(gradient):
                         stop.leaves |= before & self.wanted
+                        stop.nothing |= function is not None and gradient is None
                         self._stops.append(stop)
                         self.wanted &= ~before  # the first is the cause
 

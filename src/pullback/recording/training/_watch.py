@@ -209,8 +209,10 @@ class TrainingWatch:
         flow, detail = self._flow, f"at each of {dead.steps} steps"
         reached, cause = flow.reached & dead.bit, flow.cause(dead.bit)
         others = (p for p in self._held.values() if p.optimizer == dead.optimizer)
-        if cause.operation and (dead.nothing == dead.steps or not reached):
+        # What is behind a backward that returns None may have zeros for it.
+        if cause.operation and (dead.nothing == dead.steps or not reached or cause.nothing):
             kind = "cut"
+            detail += ", where backward returns None" * cause.nothing
         elif dead.nothing < dead.steps:
             kind = "zero"
         elif any(p.nothing < p.steps for p in others):
