@@ -33,7 +33,7 @@ from pullback.conformance.evidence._special import (
 )
 from pullback.conformance.inputs._arguments import Arguments
 from pullback.conformance.inputs._structure import bound_rows, tangent, ties_matrices
-from pullback.conformance.inputs._vectors import are_finite, flatten, products, unflatten
+from pullback.conformance.inputs._vectors import are_finite, coarsest, flatten, products, unflatten
 from pullback.conformance.process._failure import attempt
 from pullback.conformance.script._repro import Given
 
@@ -245,7 +245,9 @@ def _by_entry(probe: Probe, run: Run, k: int, step: Tensors) -> _Slopes | None:
 
 def _sides(probe: Probe, step: Tensors, size: float, reach: float = 1.0) -> list[Side]:
     """What the outputs do along a step, above and below, where they are defined."""
-    found = (look(probe.line(step), side, size, reach, probe.grain) for side in (1.0, -1.0))
+    # A line is shown in float32 at least, and has no more digits than what moves.
+    grain = max(probe.grain, coarsest(probe.inputs.points()))
+    found = (look(probe.line(step), side, size, reach, grain) for side in (1.0, -1.0))
     return [side for side in found if side is not None]
 
 
