@@ -158,6 +158,25 @@ def test_the_gain_on_the_final_split_lies_in_its_interval():
     assert inside >= 0.85 * runs, inside  # 95 % of forty, give or take three deviations
 
 
+@pytest.mark.parametrize("items", [8, 16, 40])
+@pytest.mark.parametrize("fails", [0.05, 0.07])
+def test_what_fails_once_in_a_while_is_no_better_than_what_is_steady(items, fails):
+    runs, accepted, inside = examples(100), 0, 0
+    for seed in range(runs):
+        dice = random.Random(seed)
+        found = compare([0.95] * items, [float(dice.random() >= fails) for _ in range(items)])
+        accepted += found.gain > 0 and found.chance <= 0.025
+        inside += found.low <= 0.05 - fails <= found.high
+    assert accepted <= 0.05 * runs, f"{accepted} of {runs}"
+    assert inside >= 0.85 * runs, f"{inside} of {runs}"
+
+
+def test_where_nothing_can_be_lost_no_loss_is_looked_for():
+    assert compare([0.0] * 6, [0.1] * 6).chance == 2**-6
+    # All gained a twentieth of what they may lose: 19 in 20 of what is no better go so far.
+    assert compare([0.95] * 40, [1.0] * 40).chance == pytest.approx(0.95**40)
+
+
 def test_chances_and_quantiles_are_those_of_the_books():
     assert compare([0] * 5, [1] * 5).chance == 2**-5
     assert compare([0] * 5, [1, 1, 1, -1, 0]).chance == pytest.approx(5 / 16)

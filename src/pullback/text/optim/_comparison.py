@@ -3,8 +3,19 @@
 The items are the same, so each has a difference d of its own. If the new version is no better, a
 difference is as likely to have the other sign, so the share of all choices of signs whose sum is at
 least the one seen is the chance of that by luck alone: exact, whatever the scores are (Fisher 1935;
-Good, "Permutation, parametric and bootstrap tests", 3.2). Who looks K times accepts each time at
-risk / K, and noise is accepted in at most `risk` of all runs (Bonferroni).
+Good, "Permutation, parametric and bootstrap tests", 3.2).
+
+That takes a loss to be as likely as a gain of its size. A version that is a little better as a rule
+and fails once in a while is no better on average, and in a few items no failure may be seen: a
+failure scores 0 at worst, or what the worst item scores. If items fail with chance q, each loses b,
+all that it had, and others gain g, then the mean is no better where q b >= (1 - q) g, from
+q = g / (g + b) on; and of n items k or fewer are then seen to fail with the chance that the binomial
+distribution says (Clopper, Pearson, Biometrika 26, 1934), where k is what was lost in all, in units
+of b. No loss at all is seen with (1 - q)^n. The larger of the two chances counts: the second has no
+symmetry, the first knows how all differences scatter.
+
+Who looks K times accepts each time at risk / K, and noise is accepted in at most `risk` of all runs
+(Bonferroni).
 """
 
 import math
@@ -70,11 +81,16 @@ def compare(before: Sequence[float], after: Sequence[float], least: float = 1e-3
     start, end = math.fsum(before) / count, math.fsum(after) / count
     gain = math.fsum(differences) / count
     low = high = None
+    worst, best = min(0.0, *before, *after), max(1.0, *before, *after)
     if count > 1:
         spread = math.fsum((d - gain) ** 2 for d in differences) / (count - 1)
         width = _student(count - 1) * math.sqrt(spread / count)
-        low, high = gain - width, gain + width
-    return Comparison(start, end, low, high, _chance(differences, least), count)
+        # And by what may fail, or succeed, as rarely as is not seen in so many items.
+        unseen = 1 - ((1 - LEVEL) / 2) ** (1 / count)
+        low = min(gain - width, gain - unseen * (end - worst))
+        high = max(gain + width, gain + unseen * (best - end))
+    chance = max(_chance(differences, least), _unseen(differences, start - worst))
+    return Comparison(start, end, low, high, chance, count)
 
 
 def level_of(risk: float, look: int, looks: int | None) -> float:
@@ -123,6 +139,29 @@ def _chance(differences: Sequence[float], least: float) -> float:
         if hits == HITS:  # luck does it often: that many draws have shown it well enough
             return hits / drawn
     return (1 + hits) / (1 + draws)  # the seen one is among them, so it is never too small
+
+
+def _unseen(differences: Sequence[float], whole: float) -> float:
+    """How likely it is that no more was lost, where what fails loses all and the mean is no better.
+
+    Arguments:
+        differences: the gain of each item.
+        whole: what an item has to lose, on average.
+    """
+    gains, losses = ([d for d in differences if (d >= 0) is up] for up in (True, False))
+    if not gains or whole <= 0:
+        return 0.0
+    gain, count = math.fsum(gains) / len(gains), len(differences)
+    fails, most = gain / (gain + whole), math.ceil(-math.fsum(losses) / whole)
+    return math.fsum(_binomial(k, count, fails) for k in range(min(most, count) + 1))
+
+
+def _binomial(hits: int, count: int, chance: float) -> float:
+    """How likely so many hits are."""
+    if not 0 < chance < 1:
+        return float(hits == count * chance)
+    ways = math.lgamma(count + 1) - math.lgamma(hits + 1) - math.lgamma(count - hits + 1)
+    return math.exp(ways + hits * math.log(chance) + (count - hits) * math.log1p(-chance))
 
 
 def _sums(differences: Sequence[float]) -> list[float]:

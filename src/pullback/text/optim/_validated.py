@@ -57,8 +57,9 @@ class Validated(Optimizer):
 
     A proposal is measured on the same items as the texts that it is to replace, first on a few, and
     on all if it is not worse there. It is accepted if its gain is too large to be luck, for one who
-    looks so often: where nothing is better, texts change in at most `risk` of all runs. So
-    the texts do not end below their start but by that chance, also where models are random. The
+    looks so often: where nothing is better, texts change in at most `risk` of all runs, also where
+    they fail, to 0, more seldom than so few items show. So the texts do not end below their start
+    but by that chance, also where models are random. The
     items should be data which no feedback came from. No texts are measured twice. If a measurement
     fails or is interrupted, the texts are those from before.
 
