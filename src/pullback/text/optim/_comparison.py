@@ -8,8 +8,8 @@ Good, "Permutation, parametric and bootstrap tests", 3.2).
 That takes a loss to be as likely as a gain of its size. A version that is a little better as a rule
 and fails once in a while is no better on average, and in a few items no failure may be seen: a
 failure scores 0 at worst, or what the worst item scores. If items fail with chance q, each loses b,
-all that it had, and others gain g, then the mean is no better where q b >= (1 - q) g, from
-q = g / (g + b) on; and of n items k or fewer are then seen to fail with the chance that the binomial
+all that it had, and others gain g, then the mean is no better where q b >= (1 - q) g, from q = g /
+(g + b) on; and of n items k or fewer are then seen to fail with the chance that the binomial
 distribution says (Clopper, Pearson, Biometrika 26, 1934), where k is what was lost in all, in units
 of b. No loss at all is seen with (1 - q)^n. The larger of the two chances counts: the second has no
 symmetry, the first knows how all differences scatter.
