@@ -20,13 +20,13 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from scipy import stats
 from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.model_selection import train_test_split
 
 from pullback import text
 from pullback.text.lm import Scripted
 from pullback.text.optim import TGD, Pareto, Validated
-from pullback.text.optim._comparison import compare
 from pullback.text.train import Measure
 
 os.environ.setdefault("TEXTGRAD_LOG_DIR", tempfile.mkdtemp())
@@ -275,8 +275,10 @@ def main() -> None:
 
 def interval(found: list[float]) -> tuple[str, str]:
     """Where the mean lies with 95 % confidence, over seeds."""
-    compared = compare([0.0] * len(found), found)
-    return f"{compared.low or 0.0:.3f}", f"{compared.high or 0.0:.3f}"
+    low, high = stats.t.interval(
+        0.95, len(found) - 1, loc=statistics.mean(found), scale=stats.sem(found)
+    )
+    return f"{low:.3f}", f"{high:.3f}"
 
 
 def write(rows: list[tuple]) -> None:
