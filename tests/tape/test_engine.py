@@ -11,8 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pullback.errors import ArgumentError, GraphError
-from pullback.tape import Function, Variable, enable_grad, grad, is_grad_enabled, jvp, no_grad
+from pullback.errors import ArgumentError, GraphError, UnsupportedError
+from pullback.tape import (
+    Function,
+    Variable,
+    enable_grad,
+    grad,
+    is_grad_enabled,
+    jvp,
+    no_grad,
+    sin,
+)
 from pullback.tape.graph import from_json, summary, to_dot, to_json
 
 
@@ -209,3 +218,31 @@ def test_grad_modes_do_not_leak_between_threads():
         with enable_grad():
             seen.append(is_grad_enabled())
     assert seen == [True, True]
+
+
+@pytest.mark.parametrize("place", ["tensor", "node before", "node after"])
+def test_a_hook_that_gives_plain_data_is_refused_past_first_order(place):
+    def plain(gradient):
+        return Variable(gradient.data * 2)
+
+    def hooked(x, hook):
+        middle = x * x
+        if place == "tensor":
+            middle.register_hook(hook)
+        elif place == "node before":
+            middle.grad_fn.register_prehook(lambda given: (hook(given[0]),))
+        else:
+            middle.grad_fn.register_hook(lambda sent, given: tuple(map(hook, sent)))
+        return sin(middle)
+
+    x = Variable(0.5, requires_grad=True)
+    (twice,) = grad(hooked(x, lambda g: g * 2), x, create_graph=True)
+    (first,) = grad(hooked(x, plain), x, create_graph=True)
+    assert first.data == twice.data
+    grad(twice, x)
+    with pytest.raises(UnsupportedError, match="hook of MultiplyBackward reads the data"):
+        grad(first, x)
+    # What it does not change keeps its history.
+    (seen,) = grad(hooked(x, lambda g: [g.data, g][1]), x, create_graph=True)
+    (plainly,) = grad(sin(x * x), x, create_graph=True)
+    assert grad(seen, x)[0].data == grad(plainly, x)[0].data

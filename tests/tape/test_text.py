@@ -236,12 +236,31 @@ def test_identical_items_of_a_batch_run_once_and_each_gets_its_feedback():
             (x,) = ctx.saved_variables
             return Variable(f"{x.role}: {feedback.data}")
 
-    items = [Variable(t, role=str(i), requires_grad=True) for i, t in enumerate("aba")]
+    items = [Variable(t, role="word", requires_grad=True) for t in "aba"]
     out = vmap(Shout.apply)(items)
     assert ran == ["a", "b"]
     assert out.data == ["A", "B", "A"]
     out.backward(Variable(["x", "y", "z"]))
-    assert [[n.data for n in item.grad] for item in items] == [["0: x"], ["1: y"], ["2: z"]]
+    said = [["word: x"], ["word: y"], ["word: z"]]
+    assert [[n.data for n in item.grad] for item in items] == said
+
+
+def test_items_of_other_roles_are_not_identical():
+    class Named(Function):
+        @staticmethod
+        def forward(x):
+            return Variable(f"{x.role}: {x.data}")
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            pass
+
+        @staticmethod
+        def backward(ctx, feedback):
+            return feedback
+
+    items = [Variable("yes", role=role, requires_grad=True) for role in ("Ann", "Bob")]
+    assert vmap(Named.apply)(items).data == ["Ann: yes", "Bob: yes"]
 
 
 def test_lists_of_texts_and_numbers_have_structured_gradients():

@@ -32,6 +32,7 @@ from pullback.text import (
     tolerate,
     use_critic,
 )
+from pullback.text._measure import score_sample
 from pullback.text.lm import Completion, Finish, Journal, OpenAI, Run, Scripted, Tool, ToolCall
 from pullback.text.optim import TGD
 from pullback.text.train import DataLoader, Measure, Trainer
@@ -374,3 +375,19 @@ def test_a_rule_that_asks_a_model_itself_ends_no_training_where_that_fails():
     module = Step(Scripted(["never asked"]))
     result = Trainer(1, max_failures=9).fit(module, DataLoader(DATA[:2], None))
     assert result.failures == ["unreadable"] * 2
+
+
+def test_a_measure_counts_what_a_model_failed_in():
+    class Asks(Module):
+        def __init__(self, lm):
+            self.ask = ChatModule(lm, "Answer.", "{question}", role="answer")
+
+    lm = Scripted(lambda request: "" if request.messages[-1].text == "q1" else "A")
+
+    def metric(module, sample):
+        return exact_match(module.ask(question=Variable(sample)), "A")
+
+    measure = Measure(Asks(lm), metric, ["q0", "q1", "q2", "q3"])
+    assert (measure(), measure.failures) == (0.75, 1)
+    scored = score_sample(metric, measure.module, "q1")
+    assert (scored.score, scored.failure) == (0.0, "The model answered nothing.")

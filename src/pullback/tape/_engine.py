@@ -8,14 +8,15 @@ as it was, to be run again, and nothing is ever accumulated twice.
 import functools
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from graphlib import TopologicalSorter
 from operator import itemgetter
 from typing import Any
 
 from pullback.tape._concurrency import drive, run
-from pullback.tape._mode import OFF, ON, running
+from pullback.tape._mode import OFF, ON, Mode, running
 from pullback.tape._node import AccumulateGrad, GradientEdge, Node, plan
+from pullback.tape._refusal import hooked
 from pullback.tape._registry import space_of
 from pullback.tape._variable import Variable
 
@@ -142,8 +143,8 @@ class Pass:
                 space = outputs[number].space
                 if space is not None:
                     gradients[number] = space.total(part)
-        if leaf or node._prehooks is not None:
-            gradients = node.run_prehooks(gradients)
+        if node._prehooks is not None or (leaf and node.variable._hooks):
+            gradients = self._hooked(node, node.run_prehooks, gradients)
         if node._retained is not None:
             for number, reference in node._retained.items():
                 variable = reference()
@@ -152,6 +153,15 @@ class Pass:
         if node in self._special:
             self._take(node, gradients)
         return gradients
+
+    def _hooked(self, node: Node, run_hooks: Callable[..., Any], gradients: Any) -> Any:
+        """What hooks make of gradients; where that is recorded, they are watched as rules are."""
+        if not self._create_graph:
+            return run_hooks(gradients)
+        received = tuple(gradients)
+        with running(Mode(True, [])) as now:
+            found = run_hooks(gradients)
+        return hooked(node, now.watch, found, received)
 
     def _take(self, node: Node, gradients: list[Any]) -> None:
         """Keep the gradients that were asked for at this node."""
@@ -170,7 +180,8 @@ class Pass:
 
     def _deliver(self, index: int, node: Node, sent: Sequence[Any], received: list[Any]) -> None:
         if node._hooks is not None:
-            sent = node.run_hooks(sent, received)
+            run_hooks = functools.partial(node.run_hooks, received=received)
+            sent = self._hooked(node, run_hooks, sent)
         inbox = self._inbox
         leaves, order = self._leaves, self._order
         number = -1

@@ -20,7 +20,7 @@ from pullback.tape._node import Edge, Node, Output, edge_of
 from pullback.tape._registry import space_of
 from pullback.tape._variable import Variable, wrap
 
-__all__ = ["settled"]
+__all__ = ["hooked", "settled"]
 
 
 class _Refusal(Node):
@@ -88,10 +88,9 @@ def settled(
     hidden += ["what forward left outside of ctx"] if left else []
     causes = [edge_of(each) for each in read if isinstance(each, Variable)]
     causes += node._next if hidden or once else ()
-    passed_on = [each for given in received for each in (given, *getattr(given, "notes", ()))]
     if once:
         causes += [edge_of(each) for each in received if each is not None]
-        passed_on = []
+        received = ()
         error = UnsupportedError(
             f"{node.title()} is declared once_differentiable and was differentiated twice.",
             mend="Write its backward in operations on Variables, and drop the decorator.",
@@ -102,7 +101,28 @@ def settled(
             "data, so the derivative of what it gives is not known.",
             mend="Compute with the Variables; save inputs and outputs, not intermediates.",
         )
+    return _all_tied(answers, error, causes, received)
+
+
+def hooked(
+    node: Node, read: Sequence[Any], answers: Sequence[Any], received: Sequence[Any]
+) -> list[Any]:
+    """What hooks gave, by the same rule: what one has read as plain data has no history."""
+    causes = [edge_of(each) for each in read if isinstance(each, Variable)]
+    error = UnsupportedError(
+        f"A hook of {node.title()} reads the data of a gradient as plain data, so the derivative "
+        "of what it gives is not known.",
+        mend="Compute with the gradient itself.",
+    )
+    return _all_tied(answers, error, causes, received)
+
+
+def _all_tied(
+    answers: Sequence[Any], error: UnsupportedError, causes: Sequence[Edge], received: Sequence[Any]
+) -> list[Any]:
+    """Each answer tied, but for those that are handed on as they were received."""
     causes = [edge for edge in dict.fromkeys(causes) if edge[0] is not None]
     if not causes:
         return list(answers)
+    passed_on = [each for given in received for each in (given, *getattr(given, "notes", ()))]
     return [_tied(answer, error, causes, passed_on) for answer in answers]

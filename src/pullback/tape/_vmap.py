@@ -153,8 +153,8 @@ def vmap(
     """A callable that runs ``func`` for each item of its arguments.
 
     A batch is a list or tuple of items, or a Variable of one. Function calls that wait run at
-    once, up to the limit of `concurrency`; identical items share one run of a forward in the
-    split form, and keep a gradient each.
+    once, up to the limit of `concurrency`; identical items, of one role, share one run of a forward
+    in the split form, and keep a gradient each.
 
     Arguments:
         func: takes one item of each argument, gives a Variable or a tuple of them.
@@ -336,7 +336,8 @@ def _key(application: Application, number: int, info: VmapInfo) -> Any:
     if alone or definition.trusted or (application.recorded and not definition.setup_context):
         return number
     values = [
-        value._data if space_of(value._data).plain else id(value) for value in application.inputs
+        (value._data if space_of(value._data).plain else id(value), value.role)
+        for value in application.inputs
     ]
     # The zeros of a float are equal, and two values: only its digits tell them apart.
-    return tuple((type(v), float.hex(v) if isinstance(v, float) else v) for v in values)
+    return tuple((type(v), float.hex(v) if isinstance(v, float) else v, role) for v, role in values)

@@ -76,8 +76,8 @@ class Scored:
     """What a sample gave.
 
     Arguments:
-        score: the larger the better; 0 where a step or a model failed.
-        failure: what failed, else empty.
+        score: the larger the better; 0 where what failed is the answer.
+        failure: what failed first, a step or a model, else empty.
         said: the feedback to each parameter, by its path; empty where none was asked for.
     """
 
@@ -140,7 +140,8 @@ def traced(run: Callable[[], Any]) -> Trace:
     roots = [found.score] if isinstance(found, Evaluation) else []
     score = found.score if roots else found
     score = score.data if isinstance(score, Variable) else score
-    return Trace(Scored(finite(score, "What the metric gave")), roots)
+    failure = before[0].cause if before else ""
+    return Trace(Scored(finite(score, "What the metric gave"), failure), roots)
 
 
 def score_sample(
@@ -191,7 +192,7 @@ class Measure:
 
     Attributes:
         evaluations: how many times the metric was run.
-        failures: how many of those ended with a step or a model that failed, which scores 0.
+        failures: in how many of those a step or a model failed.
 
     Raises:
         ArgumentError: there are no samples.

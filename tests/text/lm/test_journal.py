@@ -709,3 +709,28 @@ def test_a_cache_keeps_no_answer_that_could_not_be_used(tmp_path, path):
         assert "answered nothing" in chat(cached, "a").data
     assert [chat(cached, "a").data for _ in range(2)] == ["fine", "fine"]
     cached.close()
+
+
+def test_what_is_closed_is_not_called_corrupt(tmp_path):
+    run = Run(tmp_path / "run.sqlite")
+    with run:
+        Scripted(["x"])("hello")
+    cached = Cached(Scripted(["x", "y"]), tmp_path / "cache.sqlite")
+    cached("hello")
+    cached.close()
+    with pytest.raises(RecordingError, match="journal is closed"), run:
+        Scripted(["y"])("hello")
+    with pytest.raises(RecordingError, match="cache is closed"):
+        cached("hello")
+
+
+def test_a_run_that_is_refused_leaves_no_file(tmp_path):
+    later = Run(tmp_path / "later.sqlite")
+    with Run(tmp_path / "run.sqlite"):
+        with pytest.raises(ArgumentError, match="Another run"):
+            Run(tmp_path / "nested.sqlite")
+        with pytest.raises(ArgumentError, match="Another run"), later:
+            pass
+    assert not list(tmp_path.glob("*nested*"))
+    with Run(tmp_path / "later.sqlite"):  # nobody has it open any more
+        pass

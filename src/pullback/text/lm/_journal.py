@@ -83,7 +83,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
         self._file, self._in_memory = self.path, path == MEMORY
         self._what, self._mark = ("cache", _CACHE) if shared else ("journal", _JOURNAL)
         self._lock, self._process = threading.RLock(), os.getpid()
-        self.paid, self.recorded = ModelSummary(), 0
+        self.paid, self.recorded, self._closed = ModelSummary(), 0, False
         self._taken: dict[tuple[str, str], set[int]] = defaultdict(set)
         is_there = self._in_memory or self.path.exists()
         if not (is_there or (make and not read_only)):
@@ -204,6 +204,11 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
                 mend="Use another file in each process.",
             )  # fmt: skip
         with self._lock, self._errors():
+            if self._closed:
+                raise RecordingError(
+                    f"The {self._what} is closed.", given=str(self.path),
+                    mend="Open it again: what it holds is there.",
+                )  # fmt: skip
             return self._connection.execute(statement, values).fetchall()
 
     def __exit__(self, *exc: object) -> None:
@@ -212,6 +217,7 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
     def close(self) -> None:
         """Close the file."""
         with self._lock:
+            self._closed = True
             self._connection.close()
 
     def calls(self) -> list[Call]:

@@ -208,6 +208,7 @@ class Run:
         patience: Seconds = 10.0,
         watch: Callable[["Run"], None] | None = None,
     ) -> None:
+        _refuse_another(journal)  # before its file is made
         self.account = account
         self.under_way = 0
         self.plans: list[Plan] = []
@@ -232,10 +233,9 @@ class Run:
                 account.add(spent_by(call.answer, most, price))
 
     def __enter__(self) -> "Run":
-        if active() is not None:
+        if active() is not None:  # by one that was made since this was
             self.journal.close()
-            raise ArgumentError("Another run is under way in this process.",
-                                given=str(self.journal.path))  # fmt: skip
+        _refuse_another(self.journal.path)
         activate(self)
         self._inside = ExitStack()
         self._inside.enter_context(setting(entered, self))
@@ -374,6 +374,11 @@ class Run:
     def keep_search(self, found: Mapping[str, Any]) -> None:
         """Keep what a search found, to be drawn: its steps, its texts, and why it stopped."""
         self._note("search", found)
+
+
+def _refuse_another(journal: str | os.PathLike[str]) -> None:
+    if active() is not None:
+        raise ArgumentError("Another run is under way in this process.", given=os.fspath(journal))
 
 
 def current_run() -> Run | None:
