@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import pickle
 import socket
+import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -306,3 +307,43 @@ def test_a_failure_that_is_copied_or_sent_is_the_same():
 def test_feedback_goes_to_another_process_with_its_notes():
     again = pickle.loads(pickle.dumps(Feedback([Variable("said")], "answer")))
     assert ([note.data for note in again], again.role) == (["said"], "answer")
+
+
+ENDS_EARLY = """
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from pullback.errors import BudgetError
+from pullback.tape import Variable
+from pullback.text import ChatModule, Module, exact_match
+from pullback.text.distributed import Workers
+from pullback.text.lm import Account, Run, Scripted
+
+class Asks(Module):
+    def __init__(self, lm):
+        self.ask = ChatModule(lm, "Shout.", "{word}", role="answer")
+
+def metric(module, sample):
+    return exact_match(module.ask(word=Variable(sample)), sample.upper())
+
+if __name__ == "__main__":
+    ended = 0
+    with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
+        module = Asks(Scripted(lambda request: request.messages[-1].text.upper()))
+        for number in range(25):
+            with Run(f"run-{number}.sqlite", account=Account(calls=4)):
+                try:
+                    Workers(pool, chunk=3).evaluate(module, metric, [f"q{n}" for n in range(8)])
+                except BudgetError:
+                    ended += 1
+    print(ended)
+"""
+
+
+def test_workers_are_free_again_however_a_batch_ends(tmp_path):
+    # Forked while somebody answers them, they hold the socket, too.
+    (tmp_path / "ends_early.py").write_text(ENDS_EARLY)
+    command = [sys.executable, "-W", "ignore", "ends_early.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, timeout=60, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "25\n", done.stderr

@@ -12,6 +12,7 @@ import io
 import itertools
 import pickle
 import secrets
+import socket
 import threading
 import traceback
 from collections import Counter, defaultdict
@@ -22,8 +23,9 @@ from contextvars import ContextVar, copy_context
 from dataclasses import replace
 from functools import partial
 from multiprocessing import ProcessError
-from multiprocessing.connection import Client, Connection, Listener
-from typing import Any
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
+from socketserver import BaseRequestHandler, ThreadingTCPServer
+from typing import Any, Self
 
 from pullback import errors
 from pullback.errors import ArgumentError, ProgramError, PullbackError
@@ -45,6 +47,7 @@ __all__ = ["Scored", "Workers"]
 Asked = tuple[tuple[tuple[Any, ...], int, str], int]
 """What a worker asks: at which place, which model, the digest; and which of such requests it is."""
 
+_WAKES = 0.02  # seconds after which who waits for workers sees that nobody is to come any more
 _foreign = itertools.count(-1, -1)
 """Numbers for the nodes of other processes: below 0, where no node of this one is."""
 
@@ -199,47 +202,44 @@ def _unpack(packed: bytes) -> Scored:
     return scored
 
 
-class _Office:
+class _Office(ThreadingTCPServer):
     """Where this process answers what the workers ask its models, each thing once.
 
     Only those workers have the key that lets them in.
     """
 
+    daemon_threads = True
+    request_queue_size = 512
+
     def __init__(self, host: str) -> None:
+        super().__init__((host, 0), BaseRequestHandler)
         self.models: dict[int, LM] = {}  # which live here as long as this does
         self._context = copy_context()
-        key = secrets.token_bytes(32)
-        self._listener = Listener((host, 0), backlog=512, authkey=key)
-        self.address = ((host, self._listener.address[1]), None, key)  # of a `Client`
+        self._key = secrets.token_bytes(32)
+        self.address = ((host, self.server_address[1]), None, self._key)  # of a `Client`
         self._answers: dict[Any, Future[Completion | Exception]] = {}
         self._lock = threading.Lock()
-        self._closed = False
 
-    def __enter__(self) -> "_Office":
-        threading.Thread(target=self._serve, name="pullback-office", daemon=True).start()
+    def __enter__(self) -> Self:
+        serve = partial(self.serve_forever, poll_interval=_WAKES)
+        threading.Thread(target=serve, name="pullback-office", daemon=True).start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._closed = True
-        with suppress(OSError, EOFError), Client(*self.address):
-            pass  # wakes who waits for the next
-        self._listener.close()
+        self.shutdown()
+        # A worker that was forked meanwhile holds the socket, too: closed here alone, it would go
+        # on listening, and whoever asks would wait for ever.
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self.server_close()
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection = self._listener.accept()
-            except (OSError, EOFError, ProcessError):
-                connection = None  # one that could not say who it is, or has left
-            if self._closed:
-                return
-            if connection is not None:
-                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
-
-    def _answer(self, connection: Connection) -> None:
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Answer a worker, in a thread of its own: one that says nothing keeps nobody waiting."""
         # When the worker is gone, its answer is kept for the next.
-        with connection, suppress(OSError, EOFError):
-            connection.send(self._ask(*connection.recv()))
+        with Connection(request.detach()) as worker, suppress(OSError, EOFError, ProcessError):
+            deliver_challenge(worker, self._key)
+            answer_challenge(worker, self._key)
+            worker.send(self._ask(*worker.recv()))
 
     def _ask(self, asked: Asked, request: Request) -> Completion | Exception:
         # By place and occurrence, so that samples which go to another worker get what they had
