@@ -391,3 +391,45 @@ def test_a_measure_counts_what_a_model_failed_in():
     assert (measure(), measure.failures) == (0.75, 1)
     scored = score_sample(metric, measure.module, "q1")
     assert (scored.score, scored.failure) == (0.0, "The model answered nothing.")
+
+
+@pytest.mark.parametrize("options", [{"max_failures": 0.9}, {"budget": 16}, {"max_failures": 3}])
+def test_a_training_that_goes_on_counts_what_was_before(tmp_path, options):
+    data = [(Variable(f"m{n}", "mail"), "yes") for n in range(4)]
+
+    class Learns(Module):
+        def __init__(self):
+            self.asked = itertools.count(1)
+            self.lm = Scripted(self.answer)
+            self.label = ChatModule(self.lm, "S", "{mail}", role="label")
+
+        def answer(self, request):
+            number, said = next(self.asked), request.messages[-1].text
+            if "<PARTS" in said:
+                return '<FEEDBACK id="0">x</FEEDBACK>'
+            if "<CONSTRAINTS" in said:
+                return f"<IMPROVED>S{number}</IMPROVED>"
+            return "" if said == "m0" else "no"
+
+        def training_step(self, batch, number):
+            mails, labels = batch
+            return exact_match(vmap(lambda mail: self.label(mail=mail))(mails), labels)
+
+        def configure_optimizers(self):
+            return TGD(self.parameters(), self.lm)
+
+    def fitted(folder, epochs, resume=None):
+        trainer = Trainer(epochs, folder=tmp_path / folder, **options)
+        try:
+            result = trainer.fit(Learns(), DataLoader(data, 4), resume=resume)
+        except ModelError as error:
+            return str(error)
+        return len(result.failures), len(result.history), result.proposals, result.stopped
+
+    whole, found = fitted("whole", 4), ()
+    for epochs in range(1, 5):
+        folder = tmp_path / "parts" / "checkpoint.json"
+        found = fitted("parts", epochs, folder if epochs > 1 else None)
+        if isinstance(found, str):
+            break
+    assert found == whole

@@ -158,10 +158,10 @@ class Pass:
         """What hooks make of gradients; where that is recorded, they are watched as rules are."""
         if not self._create_graph:
             return run_hooks(gradients)
-        received = tuple(gradients)
-        with running(Mode(True, [])) as now:
+        received, read = tuple(gradients), list[Any]()
+        with running(Mode(True, read)):
             found = run_hooks(gradients)
-        return hooked(node, now.watch, found, received)
+        return hooked(node, read, found, received)
 
     def _take(self, node: Node, gradients: list[Any]) -> None:
         """Keep the gradients that were asked for at this node."""

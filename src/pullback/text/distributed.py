@@ -225,7 +225,7 @@ class _Office(ThreadingTCPServer):
         threading.Thread(target=serve, name="pullback-office", daemon=True).start()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error: object) -> None:  # type: ignore[bad-override]
         self.shutdown()
         # A worker that was forked meanwhile holds the socket, too: closed here alone, it would go
         # on listening, and whoever asks would wait for ever.

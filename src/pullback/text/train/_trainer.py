@@ -3,11 +3,9 @@
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from rich.console import Console
@@ -15,11 +13,10 @@ from rich.console import Console
 from pullback.errors import ArgumentError, ArgumentTypeError, BudgetError
 from pullback.internal._arguments import Count, Natural, checked, reading
 from pullback.internal._text import shown
-from pullback.tape import Variable, at, no_grad
+from pullback.tape import at
 from pullback.text._chat import count_calls
-from pullback.text._evaluation import Evaluation
-from pullback.text._failure import SHARE, Failures, forgiven, tolerate
-from pullback.text._measure import searching, traced
+from pullback.text._failure import SHARE, Failures, tolerate
+from pullback.text._measure import searching
 from pullback.text._module import Module, refuse_edited, write_json
 from pullback.text.lm import Account, Plan, Spending, current_run
 from pullback.text.lm._run import account_of, check_plan, plan_training, remark, within_budget
@@ -27,6 +24,7 @@ from pullback.text.optim._comparison import Comparison
 from pullback.text.optim._optimizer import Optimizer
 from pullback.text.optim._validated import Outcome, read_outcome
 from pullback.text.train._data import DataLoader
+from pullback.text.train._steps import means, means_of, run_step, step_of, told
 
 __all__ = ["Result", "Trainer"]
 
@@ -159,11 +157,11 @@ class Trainer:
         run = _Run(self, module, optimizer, Result(plan), account)
         optimizer.expect(plan.proposals)
         run.show(f"plan: {plan.describe(account)}{remark(plan.affords(account))}")
-        if resume is not None:
-            run.load(Path(resume))
         held = within_budget(None if self.budget is None else account)
-        with held, searching(), tolerate(self.max_failures) as failures:
-            run.result.failures = failures.causes
+        with held, searching(), tolerate(self.max_failures) as run.failures:
+            if resume is not None:
+                run.load(Path(resume))
+            run.result.failures = run.failures.causes
             run.epochs(train, validation)
         return run.result
 
@@ -184,7 +182,7 @@ class _Run:
         account: Account | None,
     ) -> None:  # fmt: skip
         self.trainer, self.module, self.optimizer = trainer, module, optimizer
-        self.result, self.account = result, account
+        self.result, self.account, self.failures = result, account, Failures()
         self.epoch = self.since = 0
         self.best: tuple[float, dict[str, Any]] | None = None
         self.start = module.state_dict()
@@ -301,6 +299,8 @@ class _Run:
             "proposals": self.result.proposals,
             "outcomes": list(map(asdict, self.result.outcomes)),
             "account": self.account and self.account.id,
+            "spent": self.account and asdict(self.account.spent),
+            "failures": {"asked": self.failures.asked, "causes": self.failures.causes},
         }
         write_json(folder / "checkpoint.json", state)
 
@@ -320,81 +320,24 @@ class _Run:
                 self.result.history = list(state["history"])
                 self.result.proposals = int(state.get("proposals", 0))
                 self.result.outcomes = list(map(read_outcome, state.get("outcomes", [])))
+                failed = state.get("failures", {"asked": 0, "causes": []})
+                self.failures.asked = int(failed["asked"])
+                self.failures.causes[:] = map(str, failed["causes"])
+                spent = self._spent(state)
             refuse_edited(before, self.start, state["module"], best and best[1])
         except BaseException:
             self.module.load_state_dict(before)
             raise
         if self.account is not None and self.account.id != state.get("account"):
-            self.account.add(Spending(proposals=self.result.proposals))  # which it has not counted
+            self.account.add(spent)  # which it has not counted
 
-
-def means(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each metric over the steps that have it."""
-    names = dict.fromkeys(name for each in steps for name in each)
-    return {name: fmean([each[name] for each in steps if name in each]) for name in names}
-
-
-def step_of(module: Any, name: str) -> Callable[[Any, int], Any]:
-    """A step that a module has written; one that it has not is refused."""
-    step = getattr(module, name, None)
-    if not callable(step):
-        raise ArgumentTypeError(f"{type(module).__name__} has no {name}.")
-    return step
-
-
-def means_of(module: Module, name: str, data: Iterable[Any]) -> dict[str, float]:
-    """The means of the metrics of a step that is measured alone."""
-    step, was, found = step_of(module, name), module.training, []
-    module.eval()
-    try:
-        for number, batch in enumerate(data):
-            with at("held", number):
-                found.append(run_step(step, batch, number, learn=False) or {})
-    finally:
-        module.train(was)
-    if not found:
-        raise ArgumentError(f"There is no data for {name}.", given=shown(data))
-    return means(found)
-
-
-def run_step(step: Any, batch: Any, number: int, learn: bool) -> dict[str, float] | None:
-    """Run one step, and feedback back; its metrics, or None where it is skipped."""
-    more: dict[str, Any] | None = {}
-
-    def run() -> Evaluation | float:
-        nonlocal more
-        returned = step(batch, number)
-        if returned is None:
-            more = None
-            return 0.0
-        more = dict(returned) if isinstance(returned, dict) else {"loss": returned}
-        loss = more.pop("loss", None)
-        if not isinstance(loss, tuple) or len(loss) != 2 or not isinstance(loss[0], Variable):
-            raise ArgumentTypeError(
-                "A step gave no evaluation.", given=repr(returned)[:80],
-                expected="a score and an explanation, a dict with them as 'loss', or None",
-            )  # fmt: skip
-        return Evaluation(*loss)
-
-    with nullcontext() if learn else no_grad():
-        trace = traced(run)
-    if more is None:
-        return None
-    if learn:
-        with forgiven():
-            trace.backward()
-    try:
-        numbers = {name: float(getattr(value, "data", value)) for name, value in more.items()}
-    except (TypeError, ValueError) as error:
-        raise ArgumentTypeError("A metric is no number.", given=str(error)) from None
-    return {"score": trace.scored.score, **numbers}
+    def _spent(self, state: Mapping[str, Any]) -> Spending:
+        """What was spent before a checkpoint; a run has counted the calls of its journal."""
+        if self.trainer.budget is None or not state.get("spent"):
+            return Spending(proposals=self.result.proposals)
+        return Spending(**state["spent"])
 
 
 def evaluations_of(measure: Any) -> int:
     """How many runs of a module a measure makes, each sample as often as it repeats."""
     return len(getattr(measure, "samples", ())) * getattr(measure, "repeats", 1)
-
-
-def told(metrics: dict[str, float]) -> str:
-    """Metrics in words."""
-    return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
