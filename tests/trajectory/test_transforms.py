@@ -250,6 +250,18 @@ def test_compiled_gives_a_motion():
     torch.testing.assert_close(got, want)
 
 
+def test_compiled_where_sizes_and_numbers_are_symbols():
+    torch._dynamo.reset()
+    x = torch.randn(2, 9, 3, **F64)
+
+    def both(x):
+        start = State(position=0.0, velocity=0.0)
+        return differentiate(x, 0.1).jerk, integrate(x, 0.1, start=start).position
+
+    compiled = torch.compile(both, fullgraph=True, dynamic=True, backend="eager")
+    torch.testing.assert_close(compiled(x), both(x))
+
+
 def test_an_unneeded_gradient_is_not_computed():
     x = torch.randn(2, 7, 2, **F64)
     v = torch.randn(2, **F64, requires_grad=True)

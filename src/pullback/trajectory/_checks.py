@@ -254,6 +254,13 @@ _STEPS = {
     for power in (1, 2, 3)
 } | {(dtype, -3): ((1000 / n.max) ** (1 / 3), n.max) for dtype, n in _NUMBERS.items()}
 
+# In words, made once: a compiler that takes numbers for symbols makes no text of them.
+_HELD = {
+    (dtype, power): f"in seconds, that {dtype} can hold"
+    + f" with its power {power}: from {low:.2g} to {high:.2g} s" * (power != 1)
+    for (dtype, power), (low, high) in _STEPS.items()
+}
+
 
 def take_seconds(
     what: str,
@@ -324,11 +331,7 @@ def check_steps(
 
 def check_step(what: str, dt: Tensor | float, dtype: torch.dtype, power: int) -> None:
     """Refuse steps that are not positive, or whose power the arithmetic does not hold."""
-    low, high = _STEPS[dtype, power]
-    expected = f"{what} > 0, in seconds, that {dtype} can hold"
-    if power != 1:
-        expected += f" with its power {power}: from {low:.2g} to {high:.2g} s"
-    check_range(what, dt, low, high, expected)
+    check_range(what, dt, *_STEPS[dtype, power], f"{what} > 0, {_HELD[dtype, power]}")
 
 
 def check_steps_shape(what: str, dt: Tensor, samples: Tensor, steps: int) -> None:

@@ -61,8 +61,8 @@ def differentiate(
             ``[..., horizon - 1]`` for steps of each trajectory.
         start: what is known at sample 0; each part a number, ``[dof]`` or ``[..., dof]``.
         goal: what is known at the last sample.
-        start_index: ``[...]`` integers; the parts of ``start`` are then tables ``[states, dof]``
-            and each trajectory takes a row. Gradients of shared rows add up.
+        start_index: ``[...]`` int32 or int64; the parts of ``start`` are then tables
+            ``[states, dof]`` and each trajectory takes a row. Gradients of shared rows add up.
         scheme: ``"central"`` or ``"backward"``.
         reference: a number, ``[dof]`` or ``[..., dof]`` that ``position`` is measured from, so
             that small motions far from zero keep their digits; positions in ``start``, ``goal``
@@ -180,7 +180,9 @@ def _check_index(index: Any, state: State, samples: Tensor) -> None:
     if not isinstance(index, Tensor) or index.dtype not in (torch.int32, torch.int64):
         given = str(index.dtype) if isinstance(index, Tensor) else type(index).__name__
         raise ArgumentTypeError(
-            "start_index is not a tensor of integers.", given=given, expected="int32 or int64"
+            "start_index is not a tensor of integers of 32 or 64 bits.",
+            given=given,
+            expected="int32 or int64",
         )
     if index.shape != batch or index.device != device:
         raise ArgumentError(
