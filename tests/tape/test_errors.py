@@ -425,3 +425,19 @@ def test_json_of_a_graph_can_be_written_and_never_goes_too_deep():
     assert "0 notes" in graph.summary(word)
     with pytest.raises(ArgumentError, match="no JSON of a graph"):
         graph.from_json("[" * 100_000)
+
+
+@pytest.mark.parametrize("random", ["bogus", 1, None])
+def test_an_unknown_randomness_is_refused(random):
+    class Draws(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient
+
+    Draws.random = random
+    with pytest.raises(DefinitionError, match="unknown randomness"):
+        Draws.apply(Variable(1.0))

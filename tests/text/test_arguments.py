@@ -578,3 +578,21 @@ class Odd(Spam):
 def test_what_can_not_be_used_is_refused_where_it_is_given(name):
     with pytest.raises(ArgumentError):
         BEYOND[name]()
+
+
+def test_a_weight_of_nothing_is_never_drawn_beside_the_smallest():
+    assert set(train.WeightedRandomSampler([5e-324, 0.0], 50, seed=0)) == {0}
+    assert set(train.WeightedRandomSampler([1e308, 1e308], 50, seed=0)) == {0, 1}
+
+
+@pytest.mark.parametrize("number", [2, -1])
+def test_a_sample_that_there_is_not_is_refused(number):
+    measure = train.Measure(Module(), lambda module, sample: 1.0, [0, 1])
+    with pytest.raises(ArgumentError, match="no such sample"):
+        measure.scores([0, number])
+
+
+@pytest.mark.parametrize("messages", [(("user", "no field"),), (("foo", "{data}"),)])
+def test_messages_that_tell_the_writer_nothing_are_refused(messages):
+    with pytest.raises(ArgumentError, match="messages to the writer"):
+        optim.TGD([Parameter("a", role="prompt")], Scripted(["b"]), messages=messages)

@@ -21,6 +21,7 @@ class Definition:
         setup_context: None where forward is given ``ctx`` and does it itself.
         waiting: the names of the rules that wait for something, so that they run beside others.
         trusted: one of the tape's own Functions, whose rules need no watching.
+        reads_roles: whether what forward gives may hang on the roles of what it is given.
         counts: how many arguments forward can take by position.
         shared: what forward and a derivative rule both can reach beside ctx and may write to.
         linear: what it is linear in: all of its Variables ``"jointly"``, ``"each"`` with the others
@@ -41,6 +42,11 @@ class Definition:
                 f"{name} declares an unknown gradient.", given=f"gradient = {cls.gradient!r}",
                 expected=" or ".join(map(repr, INTENTS)),
             )  # fmt: skip
+        if type(cls.random) is not bool and cls.random != "drawn":
+            raise DefinitionError(
+                f"{name} declares an unknown randomness.", given=f"random = {cls.random!r}",
+                expected="True, False or 'drawn'",
+            )  # fmt: skip
         self.node_name = f"{name}Backward"
         self.forward = cls.forward
         self.setup_context = _written(cls, base, "setup_context")
@@ -56,6 +62,7 @@ class Definition:
         self.gradient, self.random = cls.gradient, cls.random
         self.once = getattr(self.backward, "_pullback_once", False)
         self.trusted, self.linear = cls._trusted, cls._linear
+        self.reads_roles = cls._reads_roles
         self.signature = _signature(cls.forward, self.setup_context is not None)
         self.counts = _counts(self.signature)
         self.shared = () if self.trusted else self._shared()

@@ -62,6 +62,7 @@ class Function:
     blocking: ClassVar[bool] = False
     random: ClassVar[bool | Literal["drawn"]] = False
     _trusted: ClassVar[bool] = False
+    _reads_roles: ClassVar[bool] = True
     _linear: ClassVar[Literal["", "jointly", "each", "first"]] = ""
     _definition: ClassVar[Definition | None] = None
 

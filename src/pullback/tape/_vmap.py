@@ -336,7 +336,10 @@ def _key(application: Application, number: int, info: VmapInfo) -> Any:
     if alone or definition.trusted or (application.recorded and not definition.setup_context):
         return number
     values = [
-        (value._data if space_of(value._data).plain else id(value), value.role)
+        (
+            value._data if space_of(value._data).plain else id(value),
+            value.role * definition.reads_roles,
+        )
         for value in application.inputs
     ]
     # The zeros of a float are equal, and two values: only its digits tell them apart.

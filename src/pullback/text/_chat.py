@@ -135,6 +135,7 @@ class Chat(Operation):
     """One call of a language model; its critic says what its texts should change."""
 
     random = "drawn"
+    _reads_roles = False  # a model is sent texts alone
 
     @staticmethod
     async def forward(call: Call, *variables: Variable) -> Variable:

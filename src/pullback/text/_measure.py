@@ -10,7 +10,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any, TypeVar
 
-from pullback.errors import BudgetError, ModelError, RecordingError
+from pullback.errors import ArgumentError, BudgetError, ModelError, RecordingError
 from pullback.internal._arguments import Count, check_counts, checked
 from pullback.internal._setting import setting
 from pullback.tape import Variable, backward, grad, no_grad
@@ -237,9 +237,14 @@ class Measure:
         """The score of each sample, or of those with these numbers, with the texts as they are.
 
         Raises:
+            ArgumentError: there is no sample of a number.
             ArgumentTypeError: the metric gave no finite number.
         """
-        wanted = range(len(self.samples)) if numbers is None else numbers
+        every = range(len(self.samples))
+        wanted = every if numbers is None else numbers
+        if unknown := [number for number in wanted if number not in every]:
+            raise ArgumentError("There is no such sample.", given=repr(unknown)[:80],
+                                expected=f"numbers from 0, below {len(every)}")  # fmt: skip
         # Threads that measure at once take turns: what the first has measured, or why it failed, is
         # the answer of all who came while it did.
         came = self._ended

@@ -111,7 +111,8 @@ def _pieces(template: str) -> tuple[tuple[str, str | None], ...]:
 
 
 Prompt = tuple[tuple[str, str], ...]
-_ROLES = ("system", "user", "assistant")
+ROLES = ("system", "user", "assistant")
+"""Those that a part of a prompt may have."""
 
 
 def _read_all(folder: Path) -> dict[str, Prompt]:
@@ -180,7 +181,7 @@ def _read(text: str, name: str) -> Prompt:
     parts: list[tuple[str, list[str]]] = []
     for line in text.splitlines():
         role = line[1:-1] if line[:1] == "[" and line[-1:] == "]" else None
-        if role in _ROLES:
+        if role in ROLES:
             parts.append((role, []))
         elif parts:
             parts[-1][1].append(line)

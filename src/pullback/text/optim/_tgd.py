@@ -13,6 +13,7 @@ from pullback.internal._text import shown
 from pullback.tape import Variable, at
 from pullback.tape._concurrency import call_within_limit, run
 from pullback.text._prompts import (
+    ROLES,
     Prompt,
     Template,
     ask,
@@ -175,10 +176,13 @@ class TGD(Optimizer):
     ) -> None:
         Request.of("", **options)  # refuses what is no option before anything is paid for
         known = fields_in(prompt("improve"))
-        if messages is not None and (not messages or fields_in(messages) - known):
+        fields = known if messages is None else fields_in(messages)
+        if not fields or fields - known or {role for role, _ in messages or ()} - {*ROLES}:
             raise ArgumentError(
-                "The messages to the writer are empty, or have a field without a value.",
-                given=shown(messages), expected=f"fields among {', '.join(sorted(known))}",
+                "The messages to the writer tell it nothing, have a field without a value, or "
+                "another role.",
+                given=shown(messages),
+                expected=f"fields among {', '.join(sorted(known))}; {', '.join(ROLES)}",
             )  # fmt: skip
         self.lm, self.retries, self.limit, self.options = lm, retries, limit, options
         self.temperature, self.seed, self.steps = temperature, seed, 0

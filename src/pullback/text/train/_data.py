@@ -157,7 +157,9 @@ class WeightedRandomSampler(_Seeded):
     def _draw(self, dice: random.Random) -> list[int]:
         numbers = range(len(self.weights))
         if self.replacement:
-            return dice.choices(numbers, self.weights, k=self.num_samples)
+            most = max(self.weights)  # beside which no sum is infinite, and no weight vanishes
+            weights = [weight / most for weight in self.weights]
+            return dice.choices(numbers, weights, k=self.num_samples)
         # Without replacement: Efraimidis and Spirakis 2006, the largest of u^(1/w).
         keys = [
             (math.log(1.0 - dice.random()) / weight if weight else -math.inf, number)
