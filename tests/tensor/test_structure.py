@@ -1,5 +1,8 @@
 """Keyword arguments and nested dicts, lists and tuples, in and out."""
 
+from collections import namedtuple
+from functools import partial
+
 import pytest
 import torch
 from tests.tensor.cases import Nested
@@ -7,6 +10,7 @@ from tests.tensor.helpers import agree
 
 import pullback
 from pullback.errors import ArgumentTypeError, DefinitionError
+from pullback.internal.torch import pytree
 
 
 class Affine(pullback.Function):
@@ -206,3 +210,51 @@ def test_a_gradient_wrapped_up_is_refused():
             torch.autograd.grad(function(x), x, create_graph=True)
         with pytest.raises(RuntimeError, match="expected Variable or None"):  # torch's own
             function(x).backward()
+
+
+class Pair:
+    """A class that its author has registered with torch as a node of a tree."""
+
+    def __init__(self, one, other):
+        self.one, self.other = one, other
+
+
+pytree.register_pytree_node(
+    Pair,
+    lambda pair: ((pair.one, pair.other), None),
+    lambda parts, _: Pair(*parts),
+    serialized_type_name="tests.tensor.test_structure.Pair",
+)
+Named = namedtuple("Named", ["one", "other"])
+
+
+@pytest.mark.parametrize("kind", [Pair, Named])
+def test_what_torch_knows_as_a_tree_has_gradients_as_an_argument_and_as_a_result(kind):
+    class Crossed(pullback.Function):
+        @staticmethod
+        def forward(ctx, pair):
+            ctx.save_for_backward(pair.one, pair.other)
+            return kind(pair.one * pair.other, pair.one + pair.other)
+
+        @staticmethod
+        def backward(ctx, cotangent):
+            one, other = ctx.saved_tensors
+            g, h = cotangent.one, cotangent.other
+            return (kind(g * other + h, g * one + h),)
+
+    def cost(apply, x):
+        found = apply(kind(x, x.sin()))
+        return (found.one * found.other).sum()
+
+    x = torch.randn(3, dtype=torch.float64)
+    plain = partial(cost, lambda pair: kind(pair.one * pair.other, pair.one + pair.other))
+    ours = partial(cost, Crossed.apply)
+    y = x.clone().requires_grad_()
+    expected = torch.func.grad(plain)(x)
+    torch.testing.assert_close(torch.autograd.grad(ours(y), y)[0], expected)
+    torch.testing.assert_close(torch.func.grad(ours)(x), expected)
+    torch.testing.assert_close(torch.func.hessian(ours)(x), torch.func.hessian(plain)(x))
+    tangent = torch.ones_like(x)
+    torch.testing.assert_close(
+        torch.func.jvp(ours, (x,), (tangent,)), torch.func.jvp(plain, (x,), (tangent,))
+    )

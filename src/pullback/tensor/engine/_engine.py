@@ -38,7 +38,7 @@ from pullback.tensor.rules._forward_mode import push
 from pullback.tensor.rules._second_order import differentiable_gradient
 from pullback.tensor.values._autocast import cast_inputs, forward_state, scope
 from pullback.tensor.values._levels import alive, is_differentiable, is_differentiated
-from pullback.tensor.values._structure import flatten, is_data
+from pullback.tensor.values._structure import flatten, may_hold
 from pullback.tensor.watch._watch import watching
 
 __all__ = ["apply", "make_engine"]
@@ -75,7 +75,7 @@ def _flat(args: Sequence[Any]) -> list[Any] | None:
     for arg in args:
         if isinstance(arg, torch.Tensor):
             flat.append(_unwrap_if_dead(arg))
-        elif type(arg) in _ATOMS or is_data(arg) or not isinstance(arg, _CONTAINERS):
+        elif type(arg) in _ATOMS or not may_hold(arg):
             flat.append(arg)
         else:
             return None
@@ -83,7 +83,6 @@ def _flat(args: Sequence[Any]) -> list[Any] | None:
 
 
 _ATOMS = frozenset({float, int, bool, str, type(None)})
-_CONTAINERS = (list, tuple, dict)
 
 
 def _nested(

@@ -14,7 +14,7 @@ import torch
 from pullback.errors import DefinitionError, UnsupportedError
 from pullback.internal.torch import FakeTensor, FunctionalTensor, forward_level, pytree
 from pullback.tensor.values._levels import same_view
-from pullback.tensor.values._structure import is_data, is_plain
+from pullback.tensor.values._structure import is_data, is_plain, may_hold
 
 __all__ = [
     "Place",
@@ -90,7 +90,7 @@ class Places:
                 return value
             place = self.place(value)
             return _Slot(place) if isinstance(place, int) else place
-        if is_data(value) or not isinstance(value, (list, tuple, dict)):
+        if not may_hold(value):
             return value
         leaves, spec = pytree.tree_flatten(value)
         stripped = [self.strip(leaf) for leaf in leaves]

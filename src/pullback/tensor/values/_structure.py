@@ -5,6 +5,7 @@ tuples of tensors. The engine sees tensors only. A `Template` is what is left of
 when its tensors are taken out.
 """
 
+from collections import namedtuple
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ __all__ = [
     "is_mask",
     "is_plain",
     "match",
+    "may_hold",
     "of_tensors",
     "replaced",
     "unflatten",
@@ -63,11 +65,18 @@ def flatten(values: tuple[Any, ...]) -> tuple[Template, list[torch.Tensor]]:
         if isinstance(value, torch.Tensor):
             tensors.append(value)
             holes.append(HOLE)
-        elif isinstance(value, _CONTAINERS) and not is_data(value):
+        elif may_hold(value):
             return _flatten_deep(values)
         else:
             holes.append(value)
     return (tuple(holes), None), tensors
+
+
+def may_hold(value: Any) -> bool:
+    """Whether it may hold tensors: a container, or what its author has registered as one."""
+    if isinstance(value, _CONTAINERS):
+        return not is_data(value)
+    return type(value) in pytree.SUPPORTED_NODES
 
 
 def _flatten_deep(values: tuple[Any, ...]) -> tuple[Template, list[torch.Tensor]]:
@@ -118,7 +127,7 @@ def replaced(value: Any, by: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """A value with other tensors in it; the same object where none is another."""
     if isinstance(value, torch.Tensor):
         return by(value)
-    if is_data(value) or not isinstance(value, _CONTAINERS):
+    if not may_hold(value):
         return value
     leaves, spec = pytree.tree_flatten(value)
     found = [by(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
@@ -199,16 +208,17 @@ def _align(value: Any, spec: Any, complain: Callable[[str], Exception]) -> list[
         return [None] * spec.num_leaves
     below = children(spec)
     entries: list[Any] | None = None
-    if issubclass(spec.type, dict):
+    kind = tuple if spec.type is namedtuple else spec.type  # torch has one entry for all of those
+    if issubclass(kind, dict):
         if isinstance(value, dict) and _same_keys(value, spec.context):
             entries = [value[key] for key in spec.context]
-    elif issubclass(spec.type, (list, tuple)):
+    elif issubclass(kind, (list, tuple)):
         if isinstance(value, (list, tuple)) and len(value) == len(below):
             entries = list(value)
-    elif isinstance(value, spec.type):
+    elif isinstance(value, kind):
         entries = list(pytree.SUPPORTED_NODES[spec.type].flatten_fn(value)[0])
     if entries is None or len(entries) != len(below):
-        raise complain(f"{_outline(value)}, expected {spec.type.__name__} of {len(below)}")
+        raise complain(f"{_outline(value)}, expected {kind.__name__} of {len(below)}")
     return [
         leaf for e, child in zip(entries, below, strict=True) for leaf in _align(e, child, complain)
     ]
