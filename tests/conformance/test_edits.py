@@ -1595,3 +1595,26 @@ def test_an_edit_that_counts_the_targets_given_is_no_mend():
     finding = check(MeansOverAllTargets, scores, target, clauses="derivative")["derivative"]
     assert "5 of the 6 entries of args[1] are not negative" in finding.detail
     assert not finding.hint.startswith("Write `(len(target) - 1)`"), finding.hint
+
+
+class Shares(torch.autograd.Function):
+    """A size that backward takes for a constant is an output, too, which nobody uses."""
+
+    @staticmethod
+    def forward(ctx, x, v):
+        size = (x * v).sum(-1, keepdim=True).abs() + 1
+        ctx.save_for_backward(x, v, size)
+        return x * v / size, size
+
+    @staticmethod
+    def backward(ctx, g, unused):
+        x, v, size = ctx.saved_tensors
+        return g * v / size, g * x / size
+
+
+def test_a_cotangent_that_is_not_read_is_no_cause_of_what_else_is_lacking():
+    generator = torch.Generator().manual_seed(5)
+    x, v = (torch.randn(4, 5, generator=generator, dtype=torch.float64) for _ in range(2))
+    found = check(Shares, x.requires_grad_(), v.requires_grad_(), clauses=["derivative"])
+    assert found["derivative"].verdict == "broken"
+    assert "does not read" not in found["derivative"].detail

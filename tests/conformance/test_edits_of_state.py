@@ -1,5 +1,6 @@
 """What a Function keeps on its class, in a module or on an object: one cause, and a true mend."""
 
+import functools
 from typing import ClassVar
 
 import pytest
@@ -155,3 +156,44 @@ def test_a_buffer_that_is_never_emptied_is_the_first_cause_at_any_size(name):
     finding = report.causes[0]
     assert finding.clause == "first-call"
     assert "What `buffers` keeps of one call is read by another" in finding.detail
+
+
+_decays = {}
+
+
+def _contiguous(rule):
+    @functools.wraps(rule)
+    def wrapped(ctx, *cotangents):
+        return rule(ctx, *(g.contiguous() for g in cotangents))
+
+    return wrapped
+
+
+def _decayed(g, x, f):
+    if f.shape not in _decays:
+        _decays[f.shape] = f.cumsum(-1).exp()
+    decay = _decays[f.shape]
+    return g * decay, (g * x * decay).flip(-1).cumsum(-1).flip(-1)
+
+
+class KeptBehindADecorator(torch.autograd.Function):
+    """What calls share is reached through what a decorator closes over."""
+
+    @staticmethod
+    def forward(ctx, x, f):
+        ctx.save_for_backward(x, f)
+        return x * f.cumsum(-1).exp()
+
+    @staticmethod
+    @_contiguous
+    def backward(ctx, g):
+        return _decayed(g, *ctx.saved_tensors)
+
+
+def test_what_no_script_reaches_is_named_all_the_same():
+    _decays.clear()
+    generator = torch.Generator().manual_seed(2)
+    args = [torch.randn(3, 5, generator=generator, dtype=torch.float64) for _ in range(2)]
+    report = check(KeptBehindADecorator, *[x.requires_grad_() for x in args])
+    assert report["first-call"].verdict == "broken", report["first-call"]
+    assert report["first-call"].detail.startswith("What `_decays` keeps of one call")

@@ -179,7 +179,9 @@ def as_tensor(what: str, value: Any, dtype: torch.dtype, device: torch.device) -
 
 
 def _is_finite(value: Any) -> bool:
-    return all(map(_is_finite, value)) if isinstance(value, (list, tuple)) else math.isfinite(value)
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_finite, value))
+    return -math.inf < value < math.inf  # a comparison, which a compiler makes of a symbol, too
 
 
 def check_points(points: Tensor, *, what: str, least: int) -> None:

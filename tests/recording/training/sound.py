@@ -672,3 +672,17 @@ def weights_bounded_through_a_view() -> None:
         optimizer.zero_grad()
         F.cross_entropy(model(x), y).backward()
         optimizer.step()
+
+
+@sound
+def parameters_are_a_dictionary() -> None:
+    class Named(Two):
+        def parameters(self, *args: Any, **kwargs: Any) -> Any:
+            return dict(self.named_parameters())
+
+    model = Named()
+    optimizer = torch.optim.SGD(model.parameters().values(), lr=0.1)
+    for x, y in classify():
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()

@@ -8,7 +8,7 @@ import ast
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,9 +25,10 @@ from pullback.conformance.probing._nodes import custom_nodes
 from pullback.conformance.probing._probe import Probe, Tensors
 from pullback.conformance.process._failure import attempt
 from pullback.conformance.source._sources import written
+from pullback.internal.torch import pytree
 
 __all__ = [
-    "EVERY", "Around", "at_hand", "chosen_places", "slopes_along", "step_of",
+    "EVERY", "Around", "at_hand", "chosen_places", "neutral", "slopes_along", "step_of",
     "unread_cotangent",
 ]  # fmt: skip
 
@@ -279,15 +280,35 @@ def chosen_places(count: int) -> list[int]:
     return sorted({*between, *ends})
 
 
+def neutral(inputs: Arguments) -> Iterator[tuple[str, Any, Arguments]]:
+    """Each argument with a value at which it does nothing, in many a forward."""
+    leaves = pytree.tree_leaves((inputs.args, dict(inputs.kwargs)))
+    paths = [path for part in ("args", "kwargs") for path, _ in walk(getattr(inputs, part), part)]
+    tensors = iter(range(len(inputs.values)))
+    for k, (path, leaf) in enumerate(zip(paths, leaves, strict=False)):
+        if isinstance(leaf, torch.Tensor):
+            place = next(tensors)
+            given = inputs.values[place]
+            for number in (0, 1):
+                other = torch.full_like(given, number)
+                if place not in inputs.owned and not torch.equal(other, given):
+                    yield path, number, inputs.with_some({place: other})
+        elif type(leaf) in (bool, int, float):
+            for number in {type(leaf)(0), type(leaf)(1)} - {leaf}:
+                yield path, number, inputs.with_leaves({k: number})
+
+
 def unread_cotangent(
-    function: Any, outputs: tuple[int, ...], terms: Mapping[str, torch.Tensor]
-) -> tuple[str, str]:
-    """What is said of the first such cotangent, and the mend; two empty texts without one.
+    function: Any, outputs: tuple[int, ...], terms: Mapping[str, torch.Tensor],
+    lacks: Callable[[torch.Tensor], bool],
+) -> tuple[str, str]:  # fmt: skip
+    """What is said of such a cotangent, and the mend; two empty texts without one.
 
     Arguments:
         function: the Function.
         outputs: the positions of its outputs that are differentiated.
         terms: that of each of these in the gradient, by ``"output 0"`` and so on.
+        lacks: whether a term is all that the gradient lacks: else another fault is there, too.
     """
     back = written(getattr(function, "backward", None))
     given = [] if back is None else back.rule.tree.args.args[1:]
@@ -295,7 +316,7 @@ def unread_cotangent(
         term = terms.get(f"output {k}")
         if back is None or place >= len(given) or given[place].arg not in back.rule.unread:
             continue
-        if term is not None and bool(term.any()):
+        if term is not None and bool(term.any()) and lacks(term):
             name, where = given[place].arg, back.rule.where(given[place])
             said = f"Backward does not read `{name}`, the cotangent of output {k}, at {where}."
             output = _returned(function, place)

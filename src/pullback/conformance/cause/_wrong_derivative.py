@@ -6,10 +6,8 @@ moving one entry at a time; of a large input some entries, spread out and at bot
 
 import math
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -17,6 +15,7 @@ from pullback.conformance.cause._around import (
     Around,
     at_hand,
     chosen_places,
+    neutral,
     step_of,
     unread_cotangent,
 )
@@ -31,10 +30,8 @@ from pullback.conformance.comparison._values import window
 from pullback.conformance.evidence._derivative import Trial, judge
 from pullback.conformance.inputs._arguments import Arguments, is_uniform
 from pullback.conformance.inputs._structure import unlike
-from pullback.conformance.inputs._tree import walk
 from pullback.conformance.probing._probe import Probe
 from pullback.conformance.probing._resize import larger
-from pullback.internal.torch import pytree
 from pullback.report import Finding
 
 __all__ = ["along_a_line", "edit_of", "wrong_derivative"]
@@ -178,8 +175,12 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
     if not known.any() or answered.shape != point.shape:
         return None
     tolerance = _APART[torch.float32 if probe.is_coarse else torch.float64]
-    gap = (answered.cpu() - expected.cpu())[known].abs()
-    if not bool((~(gap <= tolerance * expected.cpu()[known].abs().max())).any()):
+
+    def is_near(found: torch.Tensor) -> bool:
+        gap = (found.cpu() - expected.cpu())[known].abs()
+        return bool((gap <= tolerance * expected.cpu()[known].abs().max()).all())
+
+    if is_near(answered):
         return None
     expected, known = _filled(at, only, expected, got, known)
     difference = _difference(at, only, expected, got, known)
@@ -190,7 +191,8 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
     sharp = difference.sharp
     finite = answered if bool(answered.isfinite().all()) else torch.zeros_like(answered)
     mend = _mend(at, only, replace(sharp, got=finite))
-    unread, how = unread_cotangent(probe.subject.function, probe.outputs, difference.parts)
+    lacks = lambda term: is_near(answered + term)  # noqa: E731
+    unread, how = unread_cotangent(probe.subject.function, probe.outputs, difference.parts, lacks)
     if unread and not mend.mend:
         return expected, got, unread, how
     said = explain(sharp, EXACT) or (explain(sharp, FACTS) if mend.said else "")
@@ -323,30 +325,12 @@ def _neglected(at: Around, only: int, answered: torch.Tensor) -> str:
     inputs, until = at.probe.inputs.with_points(at.points), time.process_time() + _SECONDS
     if _is_of(at, only, answered, inputs):  # too close to be told by this
         return ""
-    for path, value, other in _neutral(inputs):
+    for path, value, other in neutral(inputs):
         if time.process_time() > until:  # a number may be that of all steps
             break
         if path != inputs.names()[only] and _is_of(at, only, answered, other):
             return f"Backward is right for a forward with {path} = {value}: it leaves that out."
     return ""
-
-
-def _neutral(inputs: Arguments) -> Iterator[tuple[str, Any, Arguments]]:
-    """Each argument with a value at which it does nothing, in many a forward."""
-    leaves = pytree.tree_leaves((inputs.args, dict(inputs.kwargs)))
-    paths = [path for part in ("args", "kwargs") for path, _ in walk(getattr(inputs, part), part)]
-    tensors = iter(range(len(inputs.values)))
-    for k, (path, leaf) in enumerate(zip(paths, leaves, strict=False)):
-        if isinstance(leaf, torch.Tensor):
-            place = next(tensors)
-            given = inputs.values[place]
-            for number in (0, 1):
-                other = torch.full_like(given, number)
-                if place not in inputs.owned and not torch.equal(other, given):
-                    yield path, number, inputs.with_some({place: other})
-        elif type(leaf) in (bool, int, float):
-            for number in {type(leaf)(0), type(leaf)(1)} - {leaf}:
-                yield path, number, inputs.with_leaves({k: number})
 
 
 def _is_of(at: Around, only: int, gradient: torch.Tensor, inputs: Arguments) -> bool:

@@ -93,6 +93,7 @@ def _compare(
     if kept is not None:
         what = re.findall(r"\w+", kept.path)[-1]
         said = f"What `{what}` keeps of one call is read by another: once empty, it is right. "
+    if kept is not None and kept.is_in_reach:
         there, repro = probe.at(kept.arguments), [line.format(kept.path) for line in _KEPT]
         cotangents = there.cotangents(there.output_values())
         given = {"w": cotangents, "others": kept.like.points()}

@@ -152,7 +152,8 @@ def containers_within(function: Any) -> Iterator[tuple[str, Any]]:
     """What a Function may keep from call to call: dictionaries, lists and sets.
 
     Yields:
-        How a script reaches it, in which ``F`` is the Function, and the container.
+        How it is reached, in which ``F`` is the Function, as code unless closures lead there, and
+        the container.
     """
     for found in _held(function, whole=True):
         if type(found.value) in (dict, list, set) and found.value:

@@ -21,6 +21,7 @@ from pullback.conformance.probing._resize import resizings, together
 from pullback.conformance.probing._unwritten import filled
 from pullback.conformance.process._forked import Copy, can_copy
 from pullback.conformance.process._limits import NoEnd
+from pullback.internal._syntax import parse
 
 __all__ = ["GIVEN", "Answers", "Fresh", "Kept"]
 
@@ -34,9 +35,16 @@ _LARGER, _ENTRIES = 64, 2**12
 class Kept(NamedTuple):
     """What is kept between calls, and two calls of which it makes the first change the second."""
 
-    path: str  # how a script reaches it
+    path: str  # how it is reached, in words where no script does
     arguments: Arguments
     like: Arguments  # those of the call before
+
+    @property
+    def is_in_reach(self) -> bool:
+        """Whether a script reaches it: not what a closure alone leads to."""
+        with suppress(SyntaxError):
+            return bool(parse(self.path))
+        return False
 
 
 @dataclass(frozen=True)

@@ -349,7 +349,9 @@ def _named(modules: list[Any]) -> dict[Any, tuple[str, Any]]:
     """
     inner = {part for module in modules for part in module.modules() if part is not module}
     roots = [module for module in modules if module not in inner]
-    roots = [root for root in map(_unwrapped, roots) if next(root.parameters(), None) is not None]
+    # As torch has it, whatever the author's own `parameters` gives.
+    own = torch.nn.Module.parameters
+    roots = [root for root in map(_unwrapped, roots) if next(own(root), None) is not None]
     kinds = [type(root).__name__ for root in roots]
     found: dict[Any, tuple[str, Any]] = {}
     for k, (root, kind) in enumerate(zip(roots, kinds, strict=True)):
