@@ -74,7 +74,7 @@ def test_a_collective_left_out_is_named_with_the_ranks_and_leaves_no_process_beh
     assert finding.verdict == "crashes"
     assert "rank 1 waits in all_reduce" in finding.detail
     assert "rank 0 is through, after no collective" in finding.detail
-    assert children() == before
+    assert {*children()} <= {*before}  # of which some may have ended
 
 
 class ReadsMemory(AllReduce):
@@ -205,4 +205,4 @@ def test_what_ranks_cannot_be_given_is_an_error_and_no_finding(name):
     before = children()
     with pytest.raises(ArgumentError):
         pullback.check(Product, *inputs, **given)
-    assert children() == before
+    assert {*children()} <= {*before}  # of which some may have ended

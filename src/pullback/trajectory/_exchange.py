@@ -17,9 +17,10 @@ from torch import Tensor
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import checked
 from pullback.internal._files import write_whole
-from pullback.trajectory._checks import check_increasing, plain, wide_dtype
+from pullback.trajectory._checks import plain, wide_dtype
 from pullback.trajectory._limits import check_names, reaching
 from pullback.trajectory._motion import Motion, check_dtype, check_finite
+from pullback.trajectory._seconds import check_increasing
 from pullback.trajectory._state import PARTS
 
 __all__ = [

@@ -14,16 +14,13 @@ from pullback.internal.torch import innermost
 from pullback.trajectory._checks import (
     check_floating,
     check_named_device,
-    check_range,
-    check_steps,
-    check_steps_shape,
     concrete,
     fits_within,
     somewhere,
-    take_seconds,
     wide_dtype,
 )
 from pullback.trajectory._limits import Limits, check_limits, range_of
+from pullback.trajectory._seconds import check_range, check_steps, check_steps_shape, take_seconds
 from pullback.trajectory._state import PARTS, register_dataclass
 
 __all__ = ["Motion", "check_dtype", "check_finite", "concatenate", "make_motion"]

@@ -15,7 +15,7 @@ from pullback.compat.curobo._shapes import check_shapes
 from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal.kernels._backend import choose_backend
 from pullback.trajectory import State, integrate
-from pullback.trajectory._checks import check_range
+from pullback.trajectory._seconds import check_range
 from pullback.trajectory.kernels._dispatch import kernels_word, move_lines
 from pullback.trajectory.kernels.accumulate._reference import Method
 

@@ -8,15 +8,9 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.internal.kernels._backend import Backend, choose_backend
-from pullback.trajectory._checks import (
-    check_choice,
-    check_device,
-    check_floating,
-    check_steps,
-    step_rows,
-    wide_dtype,
-)
+from pullback.trajectory._checks import check_choice, check_device, check_floating, wide_dtype
 from pullback.trajectory._motion import Motion, make_motion
+from pullback.trajectory._seconds import check_steps, step_rows
 from pullback.trajectory._state import PARTS, State, check_is_state, spread_part
 from pullback.trajectory.kernels._dispatch import kernels_word, move_lines
 from pullback.trajectory.kernels.accumulate._reference import (

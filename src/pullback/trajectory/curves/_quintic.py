@@ -8,12 +8,8 @@ from torch import Tensor
 from pullback.errors import ArgumentError
 from pullback.internal.kernels._kernel import broadcast_shapes
 from pullback.internal.torch import innermost
-from pullback.trajectory._checks import (
-    check_batch,
-    check_points,
-    normalise_times,
-    somewhere,
-)
+from pullback.trajectory._checks import check_batch, check_points, somewhere
+from pullback.trajectory._seconds import normalise_times
 from pullback.trajectory._state import State, check_state, rest, state_part
 from pullback.trajectory.curves._spline import Spline
 

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from pullback.trajectory._checks import check_range, concrete, take_seconds, wide_dtype
+from pullback.trajectory._checks import concrete, wide_dtype
 from pullback.trajectory._motion import Motion
+from pullback.trajectory._seconds import check_range, take_seconds
 from pullback.trajectory._state import PARTS
 from pullback.trajectory.curves._quintic import hermite
 from pullback.trajectory.curves._spline import Spline

@@ -15,14 +15,12 @@ from pullback.trajectory._checks import (
     check_choice,
     check_device,
     check_floating,
-    check_increasing,
     check_points,
-    normalise_duration,
     somewhere,
-    take_seconds,
     wide_dtype,
 )
 from pullback.trajectory._motion import Motion
+from pullback.trajectory._seconds import check_increasing, normalise_duration, take_seconds
 from pullback.trajectory._state import (
     PARTS,
     State,

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.internal.torch import forward_level, is_functorch_wrapped_tensor
-from pullback.trajectory._checks import check_choice, check_span, concrete, somewhere
+from pullback.trajectory._checks import check_choice, concrete, somewhere
 from pullback.trajectory._limits import Limits, check_limits
 from pullback.trajectory._motion import Motion
+from pullback.trajectory._seconds import check_span
 from pullback.trajectory._state import State, rest
 from pullback.trajectory.kernels.states._dispatch import ROWS
 from pullback.trajectory.plans._plan import (

@@ -28,16 +28,9 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError
 from pullback.internal.kernels._kernel import broadcast_shapes
-from pullback.trajectory._checks import (
-    check_points,
-    concrete,
-    fits_within,
-    normalise_duration,
-    normalise_times,
-    plain,
-    wide_dtype,
-)
+from pullback.trajectory._checks import check_points, concrete, fits_within, plain, wide_dtype
 from pullback.trajectory._motion import Motion
+from pullback.trajectory._seconds import normalise_duration, normalise_times
 from pullback.trajectory._state import PARTS, State, check_state, state_part
 from pullback.trajectory.kernels.states._dispatch import ROWS, Conditions, LeastMotion
 

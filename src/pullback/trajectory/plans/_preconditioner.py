@@ -13,13 +13,13 @@ from pullback.internal.kernels._backend import cpu_or_reference, implementation,
 from pullback.internal.torch import is_functorch_wrapped_tensor
 from pullback.tensor import Function
 from pullback.trajectory._checks import (
-    MOST_SECONDS,
     check_choice,
     check_floating,
     check_named_device,
     is_number,
     plain,
 )
+from pullback.trajectory._seconds import MOST_SECONDS
 
 __all__ = ["Preconditioner"]
 
