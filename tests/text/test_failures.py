@@ -397,6 +397,8 @@ def test_a_measure_counts_what_a_model_failed_in():
 def test_a_training_that_goes_on_counts_what_was_before(tmp_path, options):
     data = [(Variable(f"m{n}", "mail"), "yes") for n in range(4)]
 
+    calls = []
+
     class Learns(Module):
         def __init__(self):
             self.asked = itertools.count(1)
@@ -405,6 +407,7 @@ def test_a_training_that_goes_on_counts_what_was_before(tmp_path, options):
 
         def answer(self, request):
             number, said = next(self.asked), request.messages[-1].text
+            calls.append(said)
             if "<PARTS" in said:
                 return '<FEEDBACK id="0">x</FEEDBACK>'
             if "<CONSTRAINTS" in said:
@@ -426,10 +429,11 @@ def test_a_training_that_goes_on_counts_what_was_before(tmp_path, options):
             return str(error)
         return len(result.failures), len(result.history), result.proposals, result.stopped
 
-    whole, found = fitted("whole", 4), ()
+    whole, found, paid = fitted("whole", 4), (), len(calls)
+    calls.clear()
     for epochs in range(1, 5):
         folder = tmp_path / "parts" / "checkpoint.json"
         found = fitted("parts", epochs, folder if epochs > 1 else None)
         if isinstance(found, str):
             break
-    assert found == whole
+    assert (found, len(calls)) == (whole, paid)

@@ -184,6 +184,7 @@ class _Run:
         self.trainer, self.module, self.optimizer = trainer, module, optimizer
         self.result, self.account, self.failures = result, account, Failures()
         self.epoch = self.since = 0
+        self.state: dict[str, Any] = {}  # as the last epoch has left it
         self.best: tuple[float, dict[str, Any]] | None = None
         self.start = module.state_dict()
         shown = trainer.progress
@@ -208,6 +209,7 @@ class _Run:
             result.stopped = over
         except BudgetError as error:
             result.stopped = f"the budget is used up: {error.what}"
+            self.write()  # what the epoch that ended so has spent, too
         finally:
             if self.best is not None:
                 self.module.load_state_dict(self.best[1])
@@ -285,10 +287,9 @@ class _Run:
             self.since += 1
 
     def save(self) -> None:
-        folder = self.trainer.folder
-        if folder is None:
+        if self.trainer.folder is None:
             return
-        state = {
+        self.state = {
             "epoch": self.epoch,
             "start": self.start,
             "module": self.module.state_dict(),
@@ -299,10 +300,17 @@ class _Run:
             "proposals": self.result.proposals,
             "outcomes": list(map(asdict, self.result.outcomes)),
             "account": self.account and self.account.id,
+        }
+        self.write()
+
+    def write(self) -> None:
+        """Write what the last epoch has left, and what is counted by now."""
+        counted = {
             "spent": self.account and asdict(self.account.spent),
             "failures": {"asked": self.failures.asked, "causes": self.failures.causes},
         }
-        write_json(folder / "checkpoint.json", state)
+        if self.trainer.folder is not None:
+            write_json(self.trainer.folder / "checkpoint.json", {**self.state, **counted})
 
     def load(self, path: Path) -> None:
         before = self.module.state_dict()
