@@ -80,8 +80,8 @@ def show(results: Results, console: Console, *, verbose: bool = False) -> None:
         console.print(f"[yellow]not looked into[/] {escape(clean(problem))}", soft_wrap=True)
     if results.partial:
         console.print(f"[bold yellow]{results.partial}[/]")
-    told = [finding for report in reports for finding in report.problems if not verbose]
-    _print_summary(results, console, scripts=any(finding.repro for finding in told))
+    shown = any(finding.repro for report in reports for finding in report.problems)
+    _print_summary(results, console, scripts=shown and not verbose)
 
 
 def _ask_for_inputs(outcome: Outcome, console: Console) -> None:

@@ -176,11 +176,11 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
         return None
     tolerance = _APART[torch.float32 if probe.is_coarse else torch.float64]
 
-    def is_near(found: torch.Tensor) -> bool:
-        gap = (found.cpu() - expected.cpu())[known].abs()
+    def is_near(term: torch.Tensor | float = 0.0) -> bool:
+        gap = ((answered + term).cpu() - expected.cpu())[known].abs()
         return bool((gap <= tolerance * expected.cpu()[known].abs().max()).all())
 
-    if is_near(answered):
+    if is_near():
         return None
     expected, known = _filled(at, only, expected, got, known)
     difference = _difference(at, only, expected, got, known)
@@ -191,8 +191,7 @@ def _wrong(at: Around, only: int) -> tuple[torch.Tensor, torch.Tensor | None, st
     sharp = difference.sharp
     finite = answered if bool(answered.isfinite().all()) else torch.zeros_like(answered)
     mend = _mend(at, only, replace(sharp, got=finite))
-    lacks = lambda term: is_near(answered + term)  # noqa: E731
-    unread, how = unread_cotangent(probe.subject.function, probe.outputs, difference.parts, lacks)
+    unread, how = unread_cotangent(probe.subject.function, probe.outputs, difference.parts, is_near)
     if unread and not mend.mend:
         return expected, got, unread, how
     said = explain(sharp, EXACT) or (explain(sharp, FACTS) if mend.said else "")

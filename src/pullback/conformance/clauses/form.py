@@ -44,9 +44,9 @@ def form(probe: Probe) -> Finding:
     nodes = custom_nodes(outputs)
     if not nodes:
         return probe.skipped("No custom Function is in the graph.")
+    args = () if probe.subject.function is None else probe.inputs.args
     for node in nodes:
         returned = call_backward(node, unit_cotangents(node))
-        args = () if probe.subject.function is None else probe.inputs.args
         wrong = (
             _count(node, returned) or _elsewhere(node, returned, args) or _members(node, returned)
         )
