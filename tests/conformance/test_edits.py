@@ -981,6 +981,7 @@ NAMED = {
 HERE = ("kept another", "solved for")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", HERE)
 def test_an_edit_that_is_right_here_alone_is_no_mend(name):
     function, inputs, _ = NAMED[name]
@@ -1251,6 +1252,7 @@ WITHIN = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", WITHIN)
 def test_a_backward_that_fails_or_answers_none_is_repaired_too(name):
     function, inputs, said = WITHIN[name]
@@ -1589,6 +1591,7 @@ class MeansOverAllTargets(torch.autograd.Function):
         return g * (scores.softmax(1) - hot) * kept[:, None] / len(target), None
 
 
+@pytest.mark.slow
 def test_an_edit_that_counts_the_targets_given_is_no_mend():
     scores = torch.randn(6, 5, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     target = torch.tensor([0, 1, -100, 3, 4, 2])

@@ -63,6 +63,7 @@ class OnAnInterval(torch.autograd.Function):
         return by_u / width, by_table, (-by_u * x / width**2).sum(0)
 
 
+@pytest.mark.slow
 def test_an_edit_is_right_of_inputs_that_need_no_gradient_in_this_call_too():
     x = torch.rand(7, 3, dtype=torch.float64) * 2 - 1
     table = torch.randn(6, dtype=torch.float64).requires_grad_()

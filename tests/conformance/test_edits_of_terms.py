@@ -315,6 +315,7 @@ class AverageInChunks(torch.autograd.Function):
         return dq, dk, dv, None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chunk", [3, 6])
 def test_a_factor_that_stands_elsewhere_in_a_loop_is_named_as_it_stands_there(chunk):
     report = check(AverageInChunks, *(positive(1, 1, 6, 4) for _ in range(3)), chunk,

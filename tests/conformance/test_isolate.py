@@ -316,7 +316,10 @@ class DiesOfANumber(torch.autograd.Function):
         return g * x.erfinv(), None
 
 
-@pytest.mark.parametrize(("function", "number"), [(DiesOfAnEdit, 1.7), (DiesOfANumber, 2)])
+@pytest.mark.parametrize(
+    ("function", "number"),
+    [(DiesOfAnEdit, 1.7), pytest.param(DiesOfANumber, 2, marks=pytest.mark.slow)],
+)
 def test_an_edit_that_ends_the_process_is_no_crash_of_the_function(function, number):
     x = torch.full((5,), 0.4, dtype=torch.float64, requires_grad=True)
     report = check(function, x, number, clauses=["derivative", "linear"], isolate="copy")
