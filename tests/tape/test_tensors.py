@@ -397,3 +397,12 @@ def test_a_tensor_in_a_gradient_of_a_list_is_its_leafs_own():
     leaves[0].grad.data[0].add_(5.0)
     leaves[0].grad.data[1]["n"] = 7.0
     assert given.data == leaves[1].grad.data == [tensor(1.0), {"n": 2.0}]
+
+
+def test_what_inference_made_is_a_constant_like_any_other():
+    with torch.inference_mode():
+        factor, start = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
+    x = Variable(start, requires_grad=True)
+    y = call(torch.sum, x * x * from_torch(factor))
+    y.backward()
+    assert x.grad.data.tolist() == [6.0, 16.0]

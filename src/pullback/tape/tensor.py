@@ -233,7 +233,9 @@ def to_torch(variable: Variable) -> torch.Tensor:
     if space is NUMBER:
         tensor = torch.tensor(float(data), dtype=torch.float64)
     elif isinstance(space, TensorSpace):
-        tensor = data
+        # Of a constant that inference made torch would save nothing for a derivative, but refuse.
+        constant = data.is_inference() and not torch.is_inference_mode_enabled()
+        tensor = data.clone() if constant else data
     else:
         raise ArgumentTypeError(
             f"A {space.name} is no tensor.", given=describe(variable),
