@@ -364,3 +364,55 @@ class Pooled(torch.autograd.Function):
 def test_a_number_for_each_channel_is_given_the_dimensions_that_it_lacks():
     found = check(Pooled, drawn(2, 3, 4, 5), positive(3), clauses=["derivative"])["derivative"]
     assert "beta[..., None, None]` for " in found.hint
+
+
+class Scan(torch.autograd.Function):
+    """Each entry goes on from the one before, whose state the slope of its gate is."""
+
+    @staticmethod
+    def forward(ctx, gate, x):
+        states, state = [], torch.zeros_like(x[:, 0])
+        for t in range(x.shape[1]):
+            state = gate[:, t] * state + x[:, t]
+            states.append(state)
+        ctx.save_for_backward(gate, torch.stack(states, 1))
+        return torch.stack(states, 1)
+
+    @staticmethod
+    def backward(ctx, g):
+        gate, states = ctx.saved_tensors  # noqa: RUF059  # which it does not read is the fault
+        by_x = g.clone()
+        for t in range(g.shape[1] - 2, -1, -1):
+            by_x[:, t] += gate[:, t + 1] * by_x[:, t + 1]
+        by_gate = torch.zeros_like(gate)
+        by_gate[:, 1:].add_(by_x[:, 1:])
+        return by_gate, by_x
+
+
+class Rises(torch.autograd.Function):
+    """Weighted differences of second order."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(weight)
+        return (x[2:] - 2 * x[1:-1] + x[:-2]) * weight[2:]
+
+    @staticmethod
+    def backward(ctx, g):
+        (weight,) = ctx.saved_tensors
+        by_x = weight.new_zeros(weight.shape)
+        slope = 1 * g
+        by_x[2:] += slope
+        by_x[1:-1] -= 2 * slope
+        by_x[:-2] += slope
+        return by_x, None
+
+
+def test_what_a_scan_lacks_is_all_but_the_last_of_what_it_went_through():
+    found = check(Scan, positive(3, 5), drawn(3, 5), clauses=["derivative"])["derivative"]
+    assert "Write `by_x[:, 1:] * states[:, :-1]` for `by_x[:, 1:]`" in found.hint
+
+
+def test_what_a_difference_lacks_is_all_but_the_first_of_its_weights():
+    found = check(Rises, drawn(7), positive(7).detach(), clauses=["derivative"])["derivative"]
+    assert "weight[2:]` for `" in found.hint

@@ -17,14 +17,15 @@ from pullback.conformance.source._watch import Watch
 from pullback.conformance.source._written import Edit, Expression, Written
 
 __all__ = [
-    "Meant", "Name", "Place", "Rewrite", "along", "is_flag", "is_number", "is_plain", "is_size",
-    "lowers", "named_factors", "names_at", "numbers_at", "turned",
+    "Meant", "Name", "Place", "Rewrite", "along", "go_together", "is_flag", "is_number", "is_plain",
+    "is_size", "lowers", "named_factors", "names_at", "numbers_at", "turned", "views",
 ]  # fmt: skip
 
 _DEPTH, _FEW = 2, 8  # of what is held by what, and how many of a row
 # These hold what is not of the moment.
 _OWN_RIGHT = (torch.Tensor, torch.nn.Module, type, ModuleType, FunctionType)
 _WHOLE = range(2, 13)  # numbers that are told as such, also as divisors
+_AHEAD = 2  # entries that a scan or a difference leaves out at an end
 _MANY, _SHARP = 60, 1e-6  # forms of numbers of which several go together, and how near they come
 
 
@@ -99,6 +100,40 @@ def numbers_at(names: Sequence[Name]) -> Sequence[Name]:
         every = name.text.endswith(".numel()")  # of one row, another number than its size
         first.setdefault((type(name.value), name.value, every), name)
     return list(first.values())
+
+
+def go_together(shape: torch.Size, other: torch.Size) -> bool:
+    """Whether what has these shapes may be multiplied."""
+    try:
+        torch.broadcast_shapes(shape, other)
+    except RuntimeError:
+        return False
+    return True
+
+
+def views(name: Name, shape: torch.Size) -> Iterator[Name]:
+    """A tensor as it goes with a shape: as it is, with a number for each row or matrix, or a part.
+
+    The parts are those of a scan or a difference: all but the first one or two, or the last.
+    """
+    text, tensor = name
+    if go_together(tensor.shape, shape):
+        yield name
+        return
+    for more in range(1, len(shape) - tensor.ndim + 1):
+        view = tensor[(..., *[None] * more)]
+        if go_together(view.shape, shape):
+            yield Name(f"{text}[...{', None' * more}]", view)
+    if tensor.ndim == len(shape):
+        pairs = enumerate(zip(tensor.shape, shape, strict=True))
+        other = [
+            (dim, own, size) for dim, (own, size) in pairs if own != size and 1 not in (own, size)
+        ]
+        if len(other) == 1 and 0 < other[0][1] - other[0][2] <= _AHEAD:
+            ((dim, own, size),) = other
+            before = f"{text}[{':, ' * dim}"
+            yield Name(f"{before}:-{own - size}]", tensor.narrow(dim, 0, size))
+            yield Name(f"{before}{own - size}:]", tensor.narrow(dim, own - size, size))
 
 
 def along(dim: int, ndim: int) -> int:

@@ -15,7 +15,14 @@ from typing import NamedTuple
 import torch
 
 from pullback.conformance.inputs._arguments import is_continuous
-from pullback.conformance.source._names import Name, along, is_number, is_size, named_factors
+from pullback.conformance.source._names import (
+    Name,
+    along,
+    is_number,
+    is_size,
+    named_factors,
+    views,
+)
 
 __all__ = ["comparisons", "products"]
 
@@ -125,31 +132,23 @@ def _factors(
 ) -> dict[str, torch.Tensor]:
     """What may be a factor of a tensor of a shape, by how it is written."""
     found: dict[str, torch.Tensor] = {}
-    views = [view for name in operands for view in _views(name, shape)]
-    for text, value in views:
+    tensors = [n._replace(value=n.value.detach().cpu().double()) for n in operands]
+    every = [view for name in tensors for view in views(name, shape)]
+    fitting = [view for view in every if _goes_with(view.value, shape)]
+    for text, value in fitting:
         _add(found, text, value, shape)
     options = [n for n in numbers if is_number(n.value) and not is_size(n)]
     for option in [n for n in options if n.value not in (0, 1)][:_OPTIONS]:
         for power_form, power_of in _POWERS.items():
             power = power_of(float(option.value))
-            for text, value in views if power not in (0, 1) else ():
+            for text, value in fitting if power not in (0, 1) else ():
                 if power == int(power) or bool((value >= 0).all()):
                     written = f"{text} ** {power_form.format(option.text)}"
                     _add(found, written, value**power, shape)
     for form, compute in _FORMS.items():
-        for text, value in views:
+        for text, value in fitting:
             _add(found, form.format(text), compute(value), shape)
     return found
-
-
-def _views(name: Name, shape: torch.Size) -> Iterator[tuple[str, torch.Tensor]]:
-    """A tensor as it goes with a shape: as it is, or as one number for each row or matrix."""
-    t = name.value.detach().cpu().double()
-    for more in range(max(len(shape) - t.ndim, 0) + 1):
-        view = t[(..., *[None] * more)]
-        if _goes_with(view, shape):
-            yield f"{name.text}[...{', None' * more}]" if more else name.text, view
-            return
 
 
 def _add(found: dict[str, torch.Tensor], text: str, value: torch.Tensor, shape: torch.Size) -> None:

@@ -12,7 +12,17 @@ import torch
 
 from pullback.conformance.comparison._changes import is_same
 from pullback.conformance.inputs._arguments import is_continuous
-from pullback.conformance.source._names import Meant, Place, Rewrite, along, is_plain, turned
+from pullback.conformance.source._names import (
+    Meant,
+    Name,
+    Place,
+    Rewrite,
+    along,
+    go_together,
+    is_plain,
+    turned,
+    views,
+)
 from pullback.conformance.source._written import names_read
 
 __all__ = ["arranged_otherwise", "of_a_tensor", "wherever_it_is_read"]
@@ -84,14 +94,6 @@ def _others(place: Place) -> Iterator[tuple[str, bool]]:
             yield text, other.shape == value.shape and other.dtype == value.dtype
 
 
-def _go_together(one: torch.Tensor, other: torch.Tensor) -> bool:
-    try:
-        torch.broadcast_shapes(one.shape, other.shape)
-    except RuntimeError:
-        return False
-    return True
-
-
 def _restored(place: Place) -> Meant:
     """Multiplied again by a norm, or the like, that was divided by first.
 
@@ -123,11 +125,8 @@ def _with_names(place: Place) -> Meant:
     for number in (n for n in place.names if type(n.value) is float):
         yield from ((4, f"{factor} {sign} {number.text}") for sign in "*/")
     for text, other in place.tensors:
-        views = [text] * _go_together(other, value)
-        for more in range(1, value.ndim - other.ndim + 1) if other.ndim and not views else ():
-            shown = f"{text}[..., {', '.join(['None'] * more)}]"
-            views += [shown] * _go_together(other[(..., *[None] * more)], value)
-        for view in views:
+        shown = [view.text for view in views(Name(text, other), value.shape)]
+        for view in shown:
             if other.dtype == torch.bool:
                 yield 4, f"{factor} * {view}", text
                 yield 5, f"{factor} * ~{view}", text
@@ -136,12 +135,12 @@ def _with_names(place: Place) -> Meant:
                 yield 5, f"{factor} * {view}", text
         if not is_continuous(other) or other.is_complex() > value.is_complex():
             continue
-        if other.ndim > 1 and _go_together(other.mT, value):
-            views.append(f"{text}.mT")
+        if other.ndim > 1 and go_together(other.mT.shape, value.shape):
+            shown.append(f"{text}.mT")
         for form, rank in _WITH_ONE.items():
             idle = text in place.e.rule.idle and form in _TERMS
             near = 3 if idle else rank  # as likely as that it is a factor
-            yield from ((near, form.format(factor, view, *ends), text) for view in views)
+            yield from ((near, form.format(factor, view, *ends), text) for view in shown)
         for beside in place.tensors if text in place.e.rule.unread else ():
             yield from ((6, f"{ends[0]} {sign} {beside.text} * {text}", text) for sign in "-+")
 
@@ -164,7 +163,9 @@ def _as_elsewhere(place: Place) -> Meant:
             or not names_read(node) & e.rule.local <= bound
         ):
             continue
-        if other.is_complex() <= place.value.is_complex() and _go_together(other, place.value):
+        if other.is_complex() <= place.value.is_complex() and go_together(
+            other.shape, place.value.shape
+        ):
             yield 2, f"{factor} {sign} {text}"
             yield 4, f"{factor} {'*' if sign == '/' else '/'} {text}"
 
