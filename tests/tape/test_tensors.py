@@ -406,3 +406,12 @@ def test_what_inference_made_is_a_constant_like_any_other():
     y = call(torch.sum, x * x * from_torch(factor))
     y.backward()
     assert x.grad.data.tolist() == [6.0, 16.0]
+
+
+@pytest.mark.filterwarnings("ignore:Using backward\\(\\) with create_graph=True")  # torch's own
+@pytest.mark.parametrize("drive", [Variable.backward, lambda y, **how: to_torch(y).backward(**how)])
+def test_what_a_leaf_of_torch_is_given_has_a_history_whoever_drives(drive):
+    w = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
+    v = from_torch(w, number=True)
+    drive(v * v * v, create_graph=True)
+    assert torch.autograd.grad(w**3 + w.grad, w)[0].item() == 45.0  # 3 w^2 + 6 w

@@ -352,7 +352,8 @@ class TorchNode(Node):
                 entry.stopped_by = None
         for leaf, each in zip(self.leaves, pulled[len(entries) :], strict=True):
             if each is not None:  # added to its .grad, with its hooks
-                later.append(functools.partial(torch.autograd.backward, [leaf], [each]))
+                add = functools.partial(torch.autograd.backward, create_graph=create_graph)
+                later.append(functools.partial(add, [leaf], [each]))
         return [
             None if each is None else from_torch(each, number=entry.number)
             for each, entry in zip(pulled, entries, strict=False)
