@@ -311,6 +311,19 @@ def test_an_edit_that_leaves_the_second_derivative_is_named_with_that():
     assert "`double` is to be mended next" in finding.detail
 
 
+class OverRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x * weight.mean()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, weight = ctx.saved_tensors
+        by_mean = (g * x).sum((0, 1)).sum(0)
+        return g * weight.mean(), by_mean.expand_as(weight) / weight.numel()
+
+
 USES = {
     "in place": (Multiplies, (X, X), "cotangent", "`g.mul(w)` for `g.mul_(w)`"),
     "out": (MultipliesOut, (X, X), "cotangent",
@@ -340,6 +353,8 @@ USES = {
                            "`x = x.clamp(min=1.0)` for `x.data.clamp_(min=1.0)`"),
     "for batches": (FromTheFront, (X.reshape(2, 3),), "rank",
                     "`g.flip(-1).cumsum(-1).flip(-1)` for `g.flip(1).cumsum(1).flip(1)`"),
+    "over rows": (OverRows, (X.reshape(1, 2, 3), X[:3]), "rank",
+                  "`tuple(range((g * x).ndim - 1))` for `(0, 1)`"),
     "drawn": (DrawsAgain, (X, X), "retain",
               "`torch.randn(g.shape, dtype=g.dtype, generator=draws)` for"),
     "a dtype": (Untyped, (X,), "dtype", "`torch.zeros(y.shape, dtype=g.dtype)` for"),
@@ -734,3 +749,32 @@ def test_a_gradient_of_another_form_is_told_to_be_that_of_another_argument():
     found = check(BiasNotSummed, *args, clauses=["form"])["form"]
     assert found.verdict == "untidy"
     assert "It is the one for argument 0, too." in found.detail
+
+
+class Responses(torch.autograd.Function):
+    """Images, channels last, each channel scaled by its energy beside those of others."""
+
+    @staticmethod
+    def forward(ctx, x, gamma, beta):
+        energy = x.norm(dim=(1, 2), keepdim=True)
+        mean = energy.mean(-1, keepdim=True) + 1e-6
+        response = energy / mean
+        ctx.save_for_backward(x, gamma, energy, mean, response)
+        return gamma * (x * response) + beta + x
+
+    @staticmethod
+    def backward(ctx, g):
+        x, gamma, energy, mean, response = ctx.saved_tensors
+        by_response = (g * gamma * x).sum(dim=(1, 2), keepdim=True)
+        by_mean = -(by_response * response).sum(-1, keepdim=True) / mean
+        by_energy = by_response / mean + by_mean / x.shape[-1]
+        by_x = g + g * gamma * response + by_energy * x / energy.clamp_min(1e-12)
+        return by_x, (g * x * response).sum(dim=(0, 1, 2)), g.sum(dim=(0, 1, 2))
+
+
+def test_of_several_dimensions_none_is_counted_from_the_end_where_it_meets_another():
+    x = torch.randn(2, 4, 4, 6, dtype=torch.float64, requires_grad=True)
+    gamma, beta = (torch.full((6,), n).double().requires_grad_() for n in (0.5, 0.0))
+    found = check(Responses, x, gamma, beta, clauses=["rank", "derivative"])["rank"]
+    assert "With 1 dimension less" in found.detail
+    assert "It holds with" not in found.detail

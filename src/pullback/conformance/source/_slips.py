@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from pullback.conformance.source._dimensions import from_the_end
 from pullback.conformance.source._sources import Source
 from pullback.conformance.source._written import Edit, Expression, Written, names_in
 
@@ -345,21 +346,8 @@ def _typed(rule: Written, node: Any) -> Iterator[str]:
 
 
 def _from_the_end(rules: Rules) -> Iterator[Edit]:
-    """Dimensions counted from the end, all of a number or one: those of more dimensions, too."""
     for rule in rules.every:
-        dims: dict[int, list[Expression]] = {}
-        for node in rule.nodes(ast.Constant):
-            if type(node.value) is int and node.value >= 0:
-                around: Any = rule.parent[node]
-                of = rule.text(around.value) if isinstance(around, ast.Subscript) else ""
-                if of.endswith("shape") or isinstance(around, (ast.Call, ast.keyword, ast.Tuple)):
-                    dims.setdefault(node.value, []).append(Expression(rule, node))
-        for places in dims.values():
-            for some in (places, *([place] for place in places)):
-                yield from (dict.fromkeys(some, dim) for dim in ("-1", "-2"))
-        for node in rule.nodes(ast.Attribute):
-            if node.attr == "T":
-                yield {Expression(rule, node): f"{rule.text(node.value)}.mT"}
+        yield from from_the_end(rule)
 
 
 def _drawn(rule: Written, node: Any) -> Iterator[str]:
