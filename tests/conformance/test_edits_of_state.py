@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from tests.scripts import printed_by, prints_numbers
 
 from pullback.conformance import check
 
@@ -198,3 +199,31 @@ def test_what_no_script_reaches_is_named_all_the_same():
     report = check(KeptBehindADecorator, *[x.requires_grad_() for x in args])
     assert report["first-call"].verdict == "broken", report["first-call"]
     assert report["first-call"].detail.startswith("What `_decays` keeps of one call")
+
+
+class RootsByShape(torch.autograd.Function):
+    """Backward alone keeps what later calls of a shape read."""
+
+    roots: ClassVar[dict] = {}
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return (1 + x * x).sqrt()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        if x.shape not in RootsByShape.roots:
+            RootsByShape.roots[x.shape] = (1 + x * x).sqrt()
+        return g * x / RootsByShape.roots[x.shape]
+
+
+def test_the_script_of_what_backward_keeps_runs_the_other_call_backward_too():
+    RootsByShape.roots.clear()
+    x = torch.randn(7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    finding = check(RootsByShape, x.requires_grad_(), without=["compile"])["first-call"]
+    assert finding.detail.startswith("What `roots` keeps of one call")
+    RootsByShape.roots.clear()
+    printed = printed_by(finding.repro)
+    assert prints_numbers(printed, {"expected": finding.expected, "got": finding.got})

@@ -32,10 +32,12 @@ _REPRO = [
     "show('again')",
 ]
 _KEPT = [
-    "own = args",
-    "args = tree_map(lambda a: next((o for x, o in zip(xs, others) if x is a), a), args)",
-    "outs()",
-    "args = own",
+    "own, given = args, xs",
+    "xs = [x.requires_grad_() for x in others]",
+    "args = tree_map(lambda a: next((x for x, own in zip(xs, given) if own is a), a), args)",
+    "ys = outs()",
+    "torch.autograd.grad(ys, xs, [torch.ones_like(y) for y in ys], allow_unused=True)",
+    "args, xs = own, given",
     "for name in ('after another call', 'first'):",
     "    ys = outs()",
     "    print(name, ys, torch.autograd.grad(ys, xs, w, allow_unused=True))",
