@@ -61,7 +61,9 @@ def test_a_wrong_first_gradient_is_told_before_what_others_have_to_do_harm_by():
     found = [Finding(clause, Verdict.BROKEN, "") for clause in clauses]
     found += [Finding("leak", Verdict.BROKEN, "", cause="alias")]
     report = Report("m:F", "exact", False, tuple(found), 0)
-    assert [f.clause for f in report.causes] == ["derivative", "alias", "stale", "mutation"]
+    causes = ["derivative", "alias", "stale", "mutation"]
+    assert [f.clause for f in report.causes] == causes
+    assert [f.clause for f in report.problems] == [*causes, "leak"]  # as --verbose prints them
 
 
 def test_what_holds_is_counted_and_named_when_asked(capsys):

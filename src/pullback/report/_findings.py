@@ -202,8 +202,16 @@ class Findings:
 
     @property
     def problems(self) -> tuple[Finding, ...]:
-        """The findings that are ``broken`` or ``crashes`` and that no baseline accepts."""
-        return tuple(finding for finding in self.findings if not finding.ok)
+        """The findings that are ``broken`` or ``crashes`` and that no baseline accepts.
+
+        The `causes` come first.
+        """
+        causes = self.causes
+        return (*causes, *(finding for finding in self._bad if finding not in causes))
+
+    @property
+    def _bad(self) -> list[Finding]:
+        return [finding for finding in self.findings if not finding.ok]
 
     @property
     def causes(self) -> tuple[Finding, ...]:
@@ -215,7 +223,7 @@ class Findings:
         before these. A wrong first gradient comes before what takes a change in place, a
         second call or a cycle to do harm, and what has most consequences before the others.
         """
-        own = [f for f in self.problems if not (f.cause and self._is_told(f.cause))]
+        own = [f for f in self._bad if not (f.cause and self._is_told(f.cause))]
         return tuple(sorted(own, key=self._gravity))
 
     def _gravity(self, finding: Finding) -> tuple[int, ...]:
@@ -227,15 +235,15 @@ class Findings:
             finding.clause == "linear" and self.gradient == "nonlinear",
             finding.clause != "first-call",  # what earlier calls left is in all other numbers
             finding.clause not in _FIRST_GRADIENT,
-            -sum(f.cause == finding.clause for f in self.problems),
+            -sum(f.cause == finding.clause for f in self._bad),
         )  # fmt: skip
 
     def _is_told(self, clause: str) -> bool:
-        return any(f.clause == clause and not f.cause for f in self.problems)
+        return any(f.clause == clause and not f.cause for f in self._bad)
 
     def same_cause(self, finding: Finding) -> str:
         """One line that names the clauses that fail for the cause of a finding, or nothing."""
-        others = [f.clause for f in self.problems if f.cause == finding.clause]
+        others = [f.clause for f in self._bad if f.cause == finding.clause]
         if not others:
             return ""
         clauses = (
