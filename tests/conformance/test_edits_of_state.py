@@ -227,3 +227,30 @@ def test_the_script_of_what_backward_keeps_runs_the_other_call_backward_too():
     RootsByShape.roots.clear()
     printed = printed_by(finding.repro)
     assert prints_numbers(printed, {"expected": finding.expected, "got": finding.got})
+
+
+class FirstBatch(torch.autograd.Function):
+    """Backward keeps the first batch, of data that needs no gradient."""
+
+    kept: ClassVar[dict] = {}
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x @ weight.T
+
+    @staticmethod
+    def backward(ctx, g):
+        x, weight = ctx.saved_tensors
+        kept = FirstBatch.kept.setdefault((x.shape, x.dtype), x)
+        return g @ weight if ctx.needs_input_grad[0] else None, g.T @ kept
+
+
+def test_what_is_kept_of_constants_is_stale_as_well():
+    FirstBatch.kept.clear()
+    x, weight = torch.randn(8, 4, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64)
+    finding = check(FirstBatch, x, weight.requires_grad_(), without=["compile"])["first-call"]
+    assert finding.detail.startswith("What `kept` keeps of one call is read by another")
+    FirstBatch.kept.clear()
+    printed = printed_by(finding.repro)
+    assert prints_numbers(printed, {"expected": finding.expected, "got": finding.got})

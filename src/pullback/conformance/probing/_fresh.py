@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pullback.conformance.inputs._arguments import Arguments
+from pullback.conformance.inputs._arguments import Arguments, is_continuous
 from pullback.conformance.inputs._held import containers_within
 from pullback.conformance.inputs._structure import keep
 from pullback.conformance.probing._probe import Probe, Tensors
@@ -38,6 +38,7 @@ class Kept(NamedTuple):
     path: str  # how it is reached, in words where no script does
     arguments: Arguments
     like: Arguments  # those of the call before
+    later: Tensors  # the answers after that call, and no other
 
     @property
     def is_in_reach(self) -> bool:
@@ -107,7 +108,10 @@ class Fresh:
                 answers = self._answer(arguments)
             found = [] if answers is None else answers[place : place + 1]
             if found and self.probe.differ(found, [first], looser=1e3) is None:
-                return Kept(path, arguments, like)
+                with _emptied(kept):
+                    self._answer(like)
+                    later = self._answer(arguments) or []
+                return Kept(path, arguments, like, later)
         return None
 
     def _calls(self) -> Iterator[tuple[str, Arguments, Arguments]]:
@@ -166,9 +170,13 @@ def _emptied(container: Any) -> Iterator[None]:
 def _with_others(given: Arguments) -> Arguments:
     """Larger or smaller numbers, where they stay of their kind, and other options.
 
-    Each tensor by another factor: a ratio of two may be all that counts.
+    Each tensor by another factor: a ratio of two may be all that counts. Those that need no
+    gradient too, as a first layer's data: what is kept of these is stale as well.
     """
     factors = itertools.cycle((3.0, 0.5, 2.0))
-    pairs = [(x, keep(x, next(factors) * x)) for x in given.points()]
-    points = [x if made is None else made for x, made in pairs]
-    return given.with_numbers(lambda number: 1.5 * number).with_points(points)
+    made: dict[int, torch.Tensor] = {}
+    for k, value in enumerate(given.values):
+        other = keep(value, next(factors) * value) if is_continuous(value) else None
+        if other is not None and (k in given.differentiable or k not in given.owned):
+            made[k] = other
+    return given.with_numbers(lambda number: 1.5 * number).with_some(made)
