@@ -372,6 +372,29 @@ def test_what_training_meets_is_told_first():
     assert report.causes[0].clause == "state"
 
 
+class Preconditioned(torch.autograd.Function):
+    """Not the derivative, on purpose, by an operation that torch has of no low precision."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx, g):
+        x, weight = ctx.saved_tensors
+        inverse = torch.linalg.inv(x.mT @ x + torch.eye(x.shape[-1], dtype=x.dtype))
+        return g @ weight.mT, inverse @ (x.mT @ g.flip(0)) * 1.7
+
+
+def test_what_fails_loudly_in_a_rule_does_not_follow_from_what_the_rule_is():
+    x, weight = torch.randn(6, 4, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
+    report = check(Preconditioned, x, weight.requires_grad_(), without=["compile"])
+    assert report["derivative"].verdict is Verdict.BROKEN
+    assert report["dtype"].verdict is Verdict.CRASHES
+    assert not report["dtype"].cause
+
+
 def test_consequences_are_told_in_one_line():
     report = checked("state")
     assert len(report.problems) >= 3

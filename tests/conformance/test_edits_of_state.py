@@ -230,26 +230,29 @@ def test_the_script_of_what_backward_keeps_runs_the_other_call_backward_too():
 
 
 class FirstBatch(torch.autograd.Function):
-    """Backward keeps the first batch, of data that needs no gradient."""
+    """Backward keeps the first batch, of data that needs no gradient, by an option."""
 
     kept: ClassVar[dict] = {}
 
     @staticmethod
-    def forward(ctx, x, weight):
+    def forward(ctx, x, weight, scale):
         ctx.save_for_backward(x, weight)
-        return x @ weight.T
+        ctx.scale = scale
+        return x @ weight.T * scale
 
     @staticmethod
     def backward(ctx, g):
         x, weight = ctx.saved_tensors
-        kept = FirstBatch.kept.setdefault((x.shape, x.dtype), x)
-        return g @ weight if ctx.needs_input_grad[0] else None, g.T @ kept
+        kept = FirstBatch.kept.setdefault((x.shape, x.dtype, ctx.scale), x)
+        by_x = g @ weight * ctx.scale if ctx.needs_input_grad[0] else None
+        return by_x, g.T @ kept * ctx.scale, None
 
 
 def test_what_is_kept_of_constants_is_stale_as_well():
     FirstBatch.kept.clear()
     x, weight = torch.randn(8, 4, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64)
-    finding = check(FirstBatch, x, weight.requires_grad_(), without=["compile"])["first-call"]
+    given = x, weight.requires_grad_(), 0.7
+    finding = check(FirstBatch, *given, without=["compile"])["first-call"]
     assert finding.detail.startswith("What `kept` keeps of one call is read by another")
     FirstBatch.kept.clear()
     printed = printed_by(finding.repro)

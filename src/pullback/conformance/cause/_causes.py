@@ -180,6 +180,8 @@ def _tried(
         return None
     others = [id_ for id_ in failed if id_ not in (mend.clause, *_SLOW)]
     asked = [id_ for id_ in others if not mend.of or id_ in mend.of]
+    if mend.whole and not failed[mend.clause].hint.startswith(EDIT):
+        asked = [id_ for id_ in asked if failed[id_].verdict is Verdict.BROKEN]
     healed = [id_ for id_ in asked if _is_mended(again(id_, there), mend)]
     return _Cause(mend, there, [mend.clause, *healed])
 

@@ -123,7 +123,7 @@ class Fresh:
         found = list(resizings(given, _LARGER, _ENTRIES, drawn))
         whole = together(found, [one.size + 3 for one in found], drawn) if found else None
         if whole is not None:
-            yield "other numbers at larger sizes", _with_others(whole), whole
+            yield from ((f"{name} at larger sizes", made, whole) for name, made in _others(whole))
         whole = given.with_other_integers()
         if any(a is not b for a, b in zip(whole.values, given.values, strict=True)):
             yield "other integers", whole, given
@@ -133,8 +133,8 @@ class Fresh:
             made = resizing.at(resizing.largest) if resizing.largest > resizing.size else None
             if made is not None:
                 where = f"{resizing.largest} of {resizing.where}"
-                yield f"other numbers at {where}", _with_others(made), made
-        yield "other numbers", _with_others(given), given
+                yield from ((f"{name} at {where}", other, made) for name, other in _others(made))
+        yield from ((name, other, given) for name, other in _others(given))
         yield GIVEN, given, given
 
     def _answer(self, arguments: Arguments) -> Tensors | None:
@@ -167,11 +167,12 @@ def _emptied(container: Any) -> Iterator[None]:
         container.extend(before) if isinstance(container, list) else container.update(before)
 
 
-def _with_others(given: Arguments) -> Arguments:
-    """Larger or smaller numbers, where they stay of their kind, and other options.
+def _others(given: Arguments) -> Iterator[tuple[str, Arguments]]:
+    """Larger or smaller numbers, where they stay of their kind, with other options and the same.
 
     Each tensor by another factor: a ratio of two may be all that counts. Those that need no
-    gradient too, as a first layer's data: what is kept of these is stale as well.
+    gradient too, as a first layer's data: what is kept of these is stale as well. With the same
+    options the call is another one where what is kept is known by them.
     """
     factors = itertools.cycle((3.0, 0.5, 2.0))
     made: dict[int, torch.Tensor] = {}
@@ -179,4 +180,7 @@ def _with_others(given: Arguments) -> Arguments:
         other = keep(value, next(factors) * value) if is_continuous(value) else None
         if other is not None and (k in given.differentiable or k not in given.owned):
             made[k] = other
-    return given.with_numbers(lambda number: 1.5 * number).with_some(made)
+    numbers = given.with_some(made)
+    if any(type(leaf) is float for leaf in given.leaves_of(float).values()):
+        yield "other numbers and options", numbers.with_numbers(lambda number: 1.5 * number)
+    yield "other numbers", numbers

@@ -35,6 +35,7 @@ class Mend:
     # the clauses whose breach may follow from this one; any, where none is named
     of: Sequence[str] = ()
     noticed: bool = False  # whether torch notices then what else is wrong, and refuses it
+    whole: bool = False  # the rule is another one then: a loud failure has a cause of its own
 
 
 def mended(subject: Subject, steps: Sequence[Undo]) -> Subject | None:
@@ -65,8 +66,7 @@ def _methods(kind: _Kind, **around: Callable[..., Any]) -> dict[str, Any]:
 
     Arguments:
         kind: the Function.
-        around: by what a method does: ``forward``; ``fill``, what fills the context; ``back``;
-            ``jvp``.
+        around: by what a method does: ``forward``, ``fill`` the context, ``back``, ``jvp``.
     """
     own = kind.backward is not torch.autograd.Function.backward
     names = {"forward": "forward", "fill": _context(kind), "back": "backward" if own else "vjp",
@@ -393,7 +393,7 @@ MENDS: Sequence[Mend] = (
          "Forward asks requires_grad of a copy that it made of the input."),
     Mend("derivative", [_differentiated],
          of=("double", "forward", "undefined", "non-differentiable", "values", "sizes", "dtype",
-             "autocast", "transforms", "rank", "batch", "structure")),
+             "autocast", "transforms", "rank", "batch", "structure"), whole=True),
     Mend("sizes", [], of=("rank", "batch")),  # by its edit alone
     Mend("reference", [_by_reference],
          of=("double", "forward", "forward-over-forward", "transforms", "vmap", "fake")),
