@@ -47,6 +47,15 @@ class Half(torch.autograd.Function):
     def backward(ctx, cotangent):
         return cotangent * ctx.down, None, None
 
+class Signs(torch.autograd.Function):
+    """A straight-through estimator."""
+    @staticmethod
+    def forward(ctx, x):
+        return x.sign()
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent.clone()
+
 class Fatal(torch.autograd.Function):
     """Kills the process in backward, in the double precision of a check only."""
     @staticmethod
@@ -120,6 +129,13 @@ def test_the_intent_is_handed_on(module, capsys) -> None:
     words = ["check", f"{module}:Wrong", "--input", "torch.randn(3)", *QUICK]
     assert main([*words, "--gradient", "surrogate"]) == 0
     assert "inferred" not in capsys.readouterr().out
+
+
+def test_of_a_surrogate_it_is_said_that_no_derivative_is_judged(module, capsys) -> None:
+    words = ["check", f"{module}:Signs", "--input", "torch.randn(9)", "--clauses", "form"]
+    assert main([*words, "--no-isolate"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "inferred for 1, of 1 as a surrogate, whose derivative is not judged" in said
 
 
 @pytest.mark.usefixtures("no_edits")

@@ -118,6 +118,9 @@ def _print_summary(results: Results, console: Console, *, scripts: bool) -> None
         "[yellow]{} not checked[/]": sum(bool(item.unchecked) for item in outcomes) - partly,
         "[yellow]{} not wholly[/]": partly,
         "gradient intent inferred for {}": sum(report.inferred for report in reports),
+        "of {} as a surrogate, whose derivative is not judged": sum(
+            report.inferred and report.gradient != "exact" for report in reports
+        ),
     })  # fmt: skip
     checked = f"{count} Function{'' if count == 1 else 's'}{trained} checked"
     console.print(f"{', '.join([checked, *state, *rest])} in {results.seconds:.1f} s.")
