@@ -416,3 +416,28 @@ def test_what_a_scan_lacks_is_all_but_the_last_of_what_it_went_through():
 def test_what_a_difference_lacks_is_all_but_the_first_of_its_weights():
     found = check(Rises, drawn(7), positive(7).detach(), clauses=["derivative"])["derivative"]
     assert "weight[2:]` for `" in found.hint
+
+
+class Snake(torch.autograd.Function):
+    """A term of a quotient rule is lost, of which forward alone computes a part."""
+
+    @staticmethod
+    def forward(ctx, x, a):
+        ctx.save_for_backward(x, a)
+        return x + torch.sin(a * x).square() / a
+
+    @staticmethod
+    def backward(ctx, g):
+        x, a = ctx.saved_tensors
+        double = torch.sin(2 * a * x)
+        return g * (1 + double), g * (double * x / a)
+
+
+@pytest.mark.parametrize(
+    ("shape", "summed"), [((5, 8), ""), ((8,), ".sum(0)"), ((1, 8), ".sum(0, keepdim=True)")]
+)
+def test_a_term_is_made_of_what_forward_computes_also_where_torch_sums(shape, summed):
+    found = check(Snake, drawn(5, 8), positive(*shape), clauses=["derivative"])["derivative"]
+    lost = f"(g * torch.sin(a * x) ** 2 / a ** 2){summed}" if summed else (
+        "g * torch.sin(a * x) ** 2 / a ** 2")  # fmt: skip
+    assert f" - {lost}` for `g * (double * x / a)`" in found.hint

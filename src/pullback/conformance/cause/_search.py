@@ -23,16 +23,19 @@ from pullback.conformance.process._forked import is_harmless
 from pullback.conformance.process._limits import limited
 from pullback.conformance.process._memory import bounded
 from pullback.conformance.source._names import (
+    LONG,
     Name,
     Rewrite,
+    computed_by,
     is_number,
     is_plain,
     named_factors,
     names_at,
     numbers_at,
+    one_more,
 )
-from pullback.conformance.source._products import comparisons, products
-from pullback.conformance.source._sources import Source
+from pullback.conformance.source._products import comparisons, overs, products
+from pullback.conformance.source._sources import Source, written
 from pullback.conformance.source._watch import Instead, Watch
 from pullback.conformance.source._written import Edit, Expression, Written, names_read
 
@@ -47,7 +50,7 @@ _ENOUGH, _NEARER = 6, 0.01
 _PATIENCE, _LEAST, _TIMES = 1.0, 0.25, 50
 _ROOMS, _MORE = [2**k for k in range(24, 34, 2)], 4  # bytes, and times what the rule takes of them
 _NEWTON = 8
-_OPERANDS, _LONG = 40, 40  # what a factor may be, and the characters of what the rule computes
+_OPERANDS = 40  # what a factor may be
 
 IsRight = Callable[[int, torch.Tensor], bool]
 
@@ -250,7 +253,7 @@ class Search:
         around = {n for n in ast.walk(expression.node) if isinstance(n, ast.expr)}
         for e in expression.rule.expressions:
             value: Any = self.noted.first.get(e.key)
-            simple = isinstance(e.node, (ast.BinOp, ast.Call, ast.UnaryOp)) and len(e.text) <= _LONG
+            simple = isinstance(e.node, (ast.BinOp, ast.Call, ast.UnaryOp)) and len(e.text) <= LONG
             own = names_read(e.node) & e.rule.local <= scope.keys()
             if not (simple and own and is_plain(value) and is_continuous(value)):
                 continue
@@ -340,10 +343,11 @@ class Search:
         """Factors and terms that are products of what is at hand."""
         tried: list[torch.Tensor] = []
         for e in (e for e in self.evaluated if e.is_whole):
-            value, needed = self.wanted(e, self.noted.first[e.key])
+            whole, value, needed = self.wanted(e, self.noted.first[e.key])
             if needed is None or time.process_time() > until:
                 continue
-            names, text = (self.operands_at(e), self.names_at(e)[1]), e.factor
+            operands = [*self.operands_at(e), *self.of_forward(e)][:_OPERANDS]
+            names, text = (operands, self.names_at(e)[1]), whole if whole != e.text else e.factor
             ratio = needed / value
             known = any(torch.allclose(ratio, other, rtol=CLOSE) for other in tried)
             if bool((value != 0).all()) and not known:
@@ -354,36 +358,43 @@ class Search:
             term = needed - value
             for by in products(term, *names):
                 joined = f"- {by[1:]}" if by.startswith("-") else f"+ {by}"
-                yield Rewrite(6, {e: f"{e.text} {joined}"})
+                yield Rewrite(6, {e: f"{whole} {joined}"})
             yield from (Rewrite(6, {e: by}) for by in products(needed, *names))
 
-    def wanted(self, e: Expression, value: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """What it was and what it has to be, where each entry of the answer hangs on one of it."""
-        got = self.pair.got
+    def of_forward(self, e: Expression) -> Sequence[Name]:
+        """What forward computes of names that are at hand: a term is lost whole."""
+        forward = None if self.rule.forward is None else written(self.rule.forward)
+        scope = self.noted.scopes.get(e.place, {})
+        return [] if forward is None else [*computed_by(forward.rule, scope)]
+
+    def wanted(self, e: Expression, value: Any) -> tuple[str, torch.Tensor, torch.Tensor | None]:
+        """What it was and what it has to be, where each entry of the answer hangs on one of it.
+
+        Of what torch sums, because it is wider than what it is the gradient of, that is its sum.
+        """
+        got, whole = self.pair.got, e.text
         zero = torch.zeros_like(got)
         if got.is_complex() or not bool(self.pair.known.all()):
-            return zero, None
+            return whole, zero, None
         if value is None:
-            return zero, self.pair.expected
-        if not is_plain(value) or not value.is_floating_point() or value.shape != got.shape:
-            return zero, None
-        one, two = (self.answer(f"({e.text}) + {n}", e) for n in (1, 2))
+            return whole, zero, self.pair.expected
+        if not is_plain(value) or not value.is_floating_point():
+            return whole, zero, None
+        if value.shape != got.shape:
+            over = next(overs(value.shape, got.shape), None)
+            if over is None:
+                return whole, zero, None
+            whole, value = f"({e.text}){over.call}", value.sum(over.dims, keepdim=over.keeps)
+        one, two = (self.answer(f"({whole}) + {n}", e) for n in (1, 2))
         if one is None or two is None:
-            return zero, None
+            return whole, zero, None
         by = one - got
         close = CLOSE * float(by.abs().max())
         if not by.all() or bool((two - one - by).abs().max() > close):
-            return zero, None
+            return whole, zero, None
         # A sum would have moved by all entries: of one alone, the others stay.
-        mixed = self.answer(_one_more(e.text), e)
+        mixed = self.answer(one_more(whole), e)
         if mixed is None or bool(((mixed - got).reshape(-1)[1:].abs() > close).any()):
-            return zero, None
+            return whole, zero, None
         value = value.detach().to("cpu", got.dtype)
-        return value, value + (self.pair.expected - got) / by
-
-
-def _one_more(text: str) -> str:
-    """An expression with one more at its first entry."""
-    zeros = f"({text}).new_zeros(({text}).shape)"
-    first = f"{zeros}.reshape(-1).index_fill(0, {zeros}.new_zeros(1).long(), 1)"
-    return f"({text}) + {first}.reshape(({text}).shape)"
+        return whole, value, value + (self.pair.expected - got) / by

@@ -4,6 +4,7 @@ import ast
 import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from types import FunctionType, ModuleType
@@ -17,14 +18,17 @@ from pullback.conformance.source._watch import Watch
 from pullback.conformance.source._written import Edit, Expression, Written
 
 __all__ = [
-    "Meant", "Name", "Place", "Rewrite", "along", "go_together", "is_flag", "is_number", "is_plain",
-    "is_size", "lowers", "named_factors", "names_at", "numbers_at", "turned", "views",
+    "LONG", "Meant", "Name", "Place", "Rewrite", "along", "computed_by", "go_together", "is_flag",
+    "is_number", "is_plain", "is_size", "lowers", "named_factors", "names_at", "numbers_at",
+    "one_more", "turned", "views",
 ]  # fmt: skip
 
 _DEPTH, _FEW = 2, 8  # of what is held by what, and how many of a row
 # These hold what is not of the moment.
 _OWN_RIGHT = (torch.Tensor, torch.nn.Module, type, ModuleType, FunctionType)
 _WHOLE = range(2, 13)  # numbers that are told as such, also as divisors
+LONG = 40
+"""The characters of what a rule computes that may be a factor elsewhere."""
 _AHEAD = 2  # entries that a scan or a difference leaves out at an end
 _MANY, _SHARP = 60, 1e-6  # forms of numbers of which several go together, and how near they come
 
@@ -100,6 +104,25 @@ def numbers_at(names: Sequence[Name]) -> Sequence[Name]:
         every = name.text.endswith(".numel()")  # of one row, another number than its size
         first.setdefault((type(name.value), name.value, every), name)
     return list(first.values())
+
+
+def computed_by(rule: Written, scope: Mapping[str, Any]) -> Iterator[Name]:
+    """What another rule computes of names that are at hand here too, computed anew."""
+    for e in rule.expressions:
+        names = [n.attr for n in ast.walk(e.node) if isinstance(n, ast.Attribute)]
+        simple = isinstance(e.node, (ast.BinOp, ast.Call, ast.UnaryOp)) and len(e.text) <= LONG
+        if simple and not any(name.endswith("_") for name in names):
+            with suppress(Exception), torch.no_grad():  # what is not at hand
+                value = eval(e.text, rule.function.__globals__, dict(scope))  # noqa: S307
+                if is_plain(value) and is_continuous(value):
+                    yield Name(e.atom, value)
+
+
+def one_more(text: str) -> str:
+    """An expression with one more at its first entry."""
+    zeros = f"({text}).new_zeros(({text}).shape)"
+    first = f"{zeros}.reshape(-1).index_fill(0, {zeros}.new_zeros(1).long(), 1)"
+    return f"({text}) + {first}.reshape(({text}).shape)"
 
 
 def go_together(shape: torch.Size, other: torch.Size) -> bool:

@@ -24,7 +24,7 @@ from pullback.conformance.source._names import (
     views,
 )
 
-__all__ = ["comparisons", "products"]
+__all__ = ["comparisons", "overs", "products"]
 
 _EXACT = 1e-5
 _FEWEST = 6  # entries of a tensor that factors of its shape must explain
@@ -34,7 +34,7 @@ _FACTORS = 240  # of which products of up to four are made
 _ALIKE = 3  # of the same numbers, that hang on other options
 _LARGE = 1e-2  # beside the largest: entries whose logarithms are told to all digits
 _DIRECTIONS = 3
-_SUMMED = {1: 200, 2: 130, 3: 50}  # the factors that sums of products of so many are made of
+_SUMMED = {1: 200, 2: 130, 3: 80}  # the factors that sums of products of so many are made of
 _ROOM = 2**23  # entries of all of these together
 # The likeliest first.
 _FORMS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -97,8 +97,8 @@ def products(
         for found in _of_factors(flat.reshape(-1), factors):
             yield from _named(found, numbers)
     shapes = dict.fromkeys(n.value.shape for n in tensors if n.value.numel() > target.numel())
-    overs = [over for shape in shapes for over in _overs(shape, target.shape)]
-    for over in overs[:2]:
+    wider = [over for shape in shapes for over in overs(shape, target.shape)]
+    for over in wider[:2]:
         if over.shape.numel() <= _MOST:
             factors = _factors(tensors, numbers, over.shape)
             for found in _of_sums(flat, over, factors):
@@ -118,7 +118,8 @@ def _named(found: _Found, numbers: Sequence[Name]) -> list[str]:
     return [text for _, _, text in sorted(written)][:_BEST]
 
 
-def _overs(shape: torch.Size, target: torch.Size) -> Iterator[_Over]:
+def overs(shape: torch.Size, target: torch.Size) -> Iterator[_Over]:
+    """How a tensor of a shape may be summed to one of another."""
     for count in range(1, len(shape) + 1):
         for dims in itertools.combinations(range(len(shape)), count):
             if target == tuple(n for d, n in enumerate(shape) if d not in dims):
