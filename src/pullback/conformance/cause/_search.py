@@ -346,8 +346,8 @@ class Search:
             whole, value, needed = self.wanted(e, self.noted.first[e.key])
             if needed is None or time.process_time() > until:
                 continue
-            operands = [*self.operands_at(e), *self.of_forward(e)][:_OPERANDS]
-            names, text = (operands, self.names_at(e)[1]), whole if whole != e.text else e.factor
+            names = self.operands_at(e), self.names_at(e)[1]
+            text = whole if whole != e.text else e.factor
             ratio = needed / value
             known = any(torch.allclose(ratio, other, rtol=CLOSE) for other in tried)
             if bool((value != 0).all()) and not known:
@@ -356,7 +356,7 @@ class Search:
                     sign, bare = ("-", by[1:]) if by.startswith("-") else ("", by)
                     yield Rewrite(6, {e: f"{sign}{text} * {bare}"})
             term = needed - value
-            for by in products(term, *names):
+            for by in products(term, *names, self.of_forward(e)):
                 joined = f"- {by[1:]}" if by.startswith("-") else f"+ {by}"
                 yield Rewrite(6, {e: f"{whole} {joined}"})
             yield from (Rewrite(6, {e: by}) for by in products(needed, *names))

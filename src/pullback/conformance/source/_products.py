@@ -75,14 +75,16 @@ class _Over(NamedTuple):
 
 
 def products(
-    target: torch.Tensor, operands: Sequence[Name], numbers: Sequence[Name]
-) -> Iterator[str]:
+    target: torch.Tensor, operands: Sequence[Name], numbers: Sequence[Name],
+    more: Sequence[Name] = (),
+) -> Iterator[str]:  # fmt: skip
     """Products that equal a tensor, and sums of some along dimensions.
 
     Arguments:
         target: real numbers.
         operands: what may be a factor, the likeliest first.
         numbers: what may be named as a number, sizes among them.
+        more: what may be a factor where those do not do.
 
     Yields:
         How each is written, those of the fewest factors first.
@@ -103,6 +105,8 @@ def products(
             factors = _factors(tensors, numbers, over.shape)
             for found in _of_sums(flat, over, factors):
                 yield from _named(found, numbers)
+    if more:
+        yield from products(target, [*operands, *more], numbers)
 
 
 _Found = Sequence[tuple[str, float]]
