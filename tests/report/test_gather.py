@@ -1,5 +1,6 @@
 """Many subjects are judged in other processes, as they come, and not twice."""
 
+import json
 import os
 import signal
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
@@ -72,6 +73,17 @@ def test_a_report_of_something_else_is_made_again(pool, tmp_path):
     assert sorted(gather()) == ["a", "b"]
     texts["b"] = "2"
     assert gather() == ["b"]
+
+
+def test_a_file_of_results_has_no_empty_line_but_after_one_that_was_cut_off(pool, tmp_path):
+    path = tmp_path / "found.jsonl"
+    for name in ("a", "b"):
+        dict(gather_reports(judged, ["a", name], executor=pool, results=path))
+    lines = path.read_text().splitlines()
+    assert [json.loads(line)["name"] for line in lines] == ["a", "b"]
+    path.write_text(path.read_text()[:-9])
+    dict(gather_reports(judged, ["b"], executor=pool, results=path))
+    assert json.loads(path.read_text().splitlines()[2])["name"] == "b"
 
 
 def test_a_file_that_cannot_be_written_is_said_before_any_work(pool, tmp_path):

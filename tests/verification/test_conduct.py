@@ -195,3 +195,20 @@ def test_how_a_process_ended_is_told(end, said) -> None:
     report = verify(lambda x: end(), torch.exp, (torch.ones(2),))
     assert said in report["outputs"].detail
     assert [finding.clause for finding in report.problems] == ["outputs"]
+
+
+def test_a_kernel_that_heeds_the_default_dtype_as_its_reference_does_is_not_accused() -> None:
+    def plain(i):
+        return torch.sin(i[:, None] / torch.arange(1, 5))
+
+    def kernel(i):
+        return torch.sin(i[:, None] / torch.arange(1, 5))
+
+    def own(i):
+        return torch.sin(i[:, None].float() / torch.arange(1, 5))
+
+    given = torch.arange(6)
+    assert judge(kernel, plain, given)["settings"].verdict is Verdict.HOLDS
+    assert judge(own, plain, given)["settings"].verdict is Verdict.HOLDS
+    found = judge(kernel, own, given)["settings"]
+    assert "depends on the default dtype" in found.detail

@@ -1,9 +1,15 @@
 """``pullback verify``: test whether a kernel computes what its reference computes."""
 
+import ast
+import functools
 import hashlib
+import itertools
 import json
+import os
 import shlex
+import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +22,7 @@ from pullback.cli._outputs import Results, aside, show, write_outputs
 from pullback.cli._targets import evaluate, find_target
 from pullback.cli._tasks import Outcome
 from pullback.conformance import reseed
+from pullback.internal._syntax import parse
 from pullback.recording import Locator, source_of
 from pullback.report import Report, gather_reports, make_console
 from pullback.verification import refuse_inputs, verify
@@ -23,6 +30,7 @@ from pullback.verification import refuse_inputs, verify
 __all__ = ["run_verify"]
 
 _BROKEN, _UNCHECKED = 1, 3
+_INSTALLED = {"site-packages", "dist-packages"}
 
 
 def run_verify(options: VerifyOptions) -> int:
@@ -64,18 +72,57 @@ def run_verify(options: VerifyOptions) -> int:
     write_outputs(options, results, console)
     if not all(reports):
         return _BROKEN
-    return 0 if len(reports) == len(outcomes) else _UNCHECKED
+    shown = sum(not report.unchecked for report in reports)
+    return 0 if shown == len(outcomes) else _UNCHECKED
 
 
 def _asked(work: partial[Report], name: str) -> str:
-    """What a report depends on: the options, and the files of the kernel, reference and inputs."""
+    """What a report depends on: the options, and the files of the kernel, reference and inputs.
+
+    What these files import is among them, but for what is installed.
+    """
     texts = []
     for each in (name, work.keywords["reference"], work.keywords["inputs"]):
         if _is_name(each):
             where = Locator.parse(each)
-            file = where.file or source_of(where.module)
-            texts.append(hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else "")
+            texts.append(_digest(where))
     return json.dumps([work.keywords, texts])
+
+
+def _digest(where: Locator) -> str:
+    """Of a file, of what it imports that is not installed, and of what that imports."""
+    path = [*([os.path.dirname(where.file)] if where.file else []), *sys.path]
+    start = where.file or source_of(where.module)
+    wanted, found = [(start, where.module)] if os.path.isfile(start) else [], dict[str, str]()
+    while wanted:
+        file, module = wanted.pop()
+        if file not in found:
+            found[file], names = _looked_into(file, module, os.stat(file).st_mtime_ns)
+            pairs = ((source_of(name, path), name) for name in names)
+            # What is installed is not edited from one run to the next.
+            wanted += [(f, name) for f, name in pairs if f and _INSTALLED.isdisjoint(Path(f).parts)]
+    return hashlib.sha256("".join(found[file] for file in sorted(found)).encode()).hexdigest()
+
+
+@functools.cache
+def _looked_into(file: str, module: str, modified: int) -> tuple[str, tuple[str, ...]]:
+    """The digest of a file, and the full names of the modules that it may import anywhere."""
+    del modified  # only tells one state of the file from another
+    text, found = Path(file).read_bytes(), list[str]()
+    parts = module.split(".")
+    package = parts if os.path.basename(file) == "__init__.py" else parts[:-1]
+    with suppress(SyntaxError, ValueError):  # said where it is imported
+        for node in ast.walk(parse(text)):
+            if isinstance(node, ast.Import):
+                found += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                above = package[: len(package) - node.level + 1] if node.level else []
+                home = ".".join([*above, *([node.module] if node.module else [])])
+                found += [f"{home}.{alias.name}" for alias in node.names]  # a module, or within one
+    # A package runs before what it holds.
+    every = (itertools.accumulate(name.split("."), "{}.{}".format) for name in [module, *found])
+    names = dict.fromkeys(itertools.chain.from_iterable(every))
+    return hashlib.sha256(text).hexdigest(), tuple(names)
 
 
 def _verified(name: str, *, reference: str, inputs: str, **options: Any) -> Report:

@@ -139,11 +139,12 @@ def _read(path: Path, wanted: Mapping[str, str]) -> dict[str, Report]:
 
 def _appended(path: Path) -> IO[str]:
     try:
+        is_whole = not path.exists() or path.read_bytes()[-1:] in (b"", b"\n")
         stream = path.open("a", encoding="utf-8")
     except OSError as error:
         raise ArgumentError("The results cannot be written.", given=str(error)) from error
-    if stream.tell():
-        stream.write("\n")  # the last line may have no end
+    if not is_whole:
+        stream.write("\n")  # the last line was cut off
     return stream
 
 

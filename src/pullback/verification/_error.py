@@ -31,7 +31,7 @@ from pullback.report import Verdict
 from pullback.verification._answers import Answer, Placing, Runner, dtype_of
 from pullback.verification._kinks import are_of_sides
 
-__all__ = ["Judge", "Result"]
+__all__ = ["Judge", "Result", "difference_in_kind"]
 
 FACTOR = 8.0
 _MOST = 0.125  # of the number itself, that adding up many may add to the error
@@ -199,7 +199,7 @@ class Judge(Runner):
             return Result(Verdict.SKIPPED, why)
         if got.fault:
             return Result(Verdict.CRASHES, got.fault, history=got.history)
-        return _kind(got, own) or self._compare(arguments, got, truth, own)
+        return difference_in_kind(got, own) or self._compare(arguments, got, truth, own)
 
     def _compare(self, arguments: Arguments, got: Answer, truth: Answer, own: Answer) -> Result:
         """Compare tensor by tensor what is of the same kinds."""
@@ -355,7 +355,7 @@ class Judge(Runner):
         return longest
 
 
-def _kind(got: Answer, own: Answer) -> Result | None:
+def difference_in_kind(got: Answer, own: Answer) -> Result | None:
     """What tells the answers apart before any number: how many, of which shape and dtype."""
     if len(got.outputs) != len(own.outputs):
         expected, found = (

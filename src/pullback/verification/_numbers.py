@@ -55,6 +55,8 @@ def gradients(work: Work) -> Result:
     truth = work.truth(work.given)
     if truth.fault or not truth.history:
         return Result(Verdict.SKIPPED, truth.fault or "the reference cannot be differentiated")
+    if not any(gradient.numel() for gradient in truth.gradients):
+        return Result(Verdict.SKIPPED, "what is differentiated has no entries")
     trials = [("", work.given), ("draw 1", work.fresh(1))]
     each = work.given.differentiable
     for k in each if len(each) > 1 else ():
@@ -302,7 +304,7 @@ def values(work: Work) -> Result:
     half = torch.finfo(work.dtype).max < 1e6
     changes = {
         "zeros": torch.zeros_like,
-        "ties": lambda x: x.flatten()[:1].expand(x.shape).contiguous() if x.numel() else x,
+        "ties": lambda x: x.flatten()[0].expand(x.shape).contiguous() if x.numel() else x,
         "other signs": lambda x: -x,
         "large numbers": lambda x: x * (20 if half else 100),
         "small numbers": lambda x: x * 1e-3,

@@ -25,6 +25,8 @@ from pullback.verification._work import Promise, Work, promise
 __all__ = ["PROMISES", "isolated", "refuse_inputs", "verify"]
 
 _SEEDS = 2**63
+# Beside floating dtypes of one byte, those in which torch stores numbers, and does little else.
+_STORED = torch.uint16, torch.uint32, torch.uint64, torch.complex32
 Inputs = list[Any] | tuple[Any, ...] | Callable[[], Any]
 # In the order in which they are tested.
 PROMISES = (
@@ -81,8 +83,9 @@ def verify(
 
     Raises:
         ArgumentTypeError: kernel or reference cannot be called, or inputs are no arguments.
-        ArgumentError: the reference does not take the inputs, seed or timeout is none, or what is
-            forbidden is nothing that could be called.
+        ArgumentError: the reference does not take the inputs, or returns no entry for them; they
+            are of a dtype in which torch computes nothing, such as float8; seed or timeout is
+            none, or what is forbidden is nothing that could be called.
 
     Example:
         >>> def plain(x):
@@ -147,6 +150,7 @@ def _work(  # noqa: PLR0917 - what `verify` was given
             expected="a tuple, or a function that returns one", mend="verify(kernel, plain, (x,))",
         )  # fmt: skip
     arguments = Arguments.of(tuple(example))
+    _refuse_dtypes(arguments)
     work = Work(kernel=Subject(kernel), reference=Subject(reference), seed=seed, given=arguments,
                 make=make, forbid=forbid)  # fmt: skip
     # In a copy, as all else: see `can_copy`, which one backward may end.
@@ -154,11 +158,26 @@ def _work(  # noqa: PLR0917 - what `verify` was given
     fit = isolated(steps, timeout, isolate=apart)[_fit.id]
     if fit.verdict is not Verdict.HOLDS:
         raise ArgumentError(
-            "The reference does not take the inputs in float64.", given=fit.detail,
+            "The reference does not take the inputs in float64, or has nothing to compare.",
+            given=fit.detail,
             expected="plain torch, which computes in the dtype of its arguments, and returns "
-            "tensors or numbers, or writes to an argument",
+            "tensors or numbers of some entries, or writes to an argument",
         )  # fmt: skip
     return work
+
+
+def _refuse_dtypes(arguments: Arguments) -> None:
+    """Refuse dtypes in which torch itself neither draws, compares nor orders: nothing varies."""
+    for path, value in zip(arguments.paths, arguments.values, strict=True):
+        is_small = value.is_floating_point() and value.element_size() == 1
+        if is_small or value.dtype in _STORED:
+            raise ArgumentError(
+                "In the dtype of an input torch computes too little to judge by.",
+                given=f"{path} is of {value.dtype}",
+                expected="a dtype that is computed in, such as torch.float32 or torch.int64",
+                mend="Give that, and cast within both: "
+                f"lambda x: kernel(x.to({value.dtype})), and the same of the reference.",
+            )
 
 
 def _made(make: Callable[[], Any], seed: int) -> Any:
@@ -171,7 +190,9 @@ def _made(make: Callable[[], Any], seed: int) -> Any:
 @promise("the reference takes the inputs in float64", "", alone=True)
 def _fit(work: Work) -> Result | None:
     truth = work.truth(work.given)
-    fault = truth.fault or ("" if truth.outputs else "it returns nothing that could be compared")
+    fault = truth.fault
+    if not fault and not any(output.numel() for output in truth.outputs):
+        fault = "it returns nothing that could be compared: no number, no entry"
     return Result(Verdict.SKIPPED, fault) if fault else None
 
 
@@ -233,7 +254,9 @@ def _copy(
 def _test(promise: Promise, work: Work, timeout: float, found: Mapping[str, Result]) -> Result:
     bad = {name for name, result in found.items() if result.verdict is not Verdict.HOLDS}
     if "outputs" in bad and not (promise.alone and found["outputs"].verdict is Verdict.BROKEN):
-        return Result(Verdict.SKIPPED, "its outputs are wrong as given")
+        is_bad = found["outputs"].verdict.is_bad
+        why = "its outputs are wrong as given" if is_bad else found["outputs"].detail
+        return Result(Verdict.SKIPPED, why)
     if "gradients" in bad:
         work.gradients = False  # said once; the rest is about outputs
     if "sizes" in bad:
