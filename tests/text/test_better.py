@@ -8,8 +8,9 @@ from tests.fuzzing import examples
 from tests.text.test_optim import told
 
 from pullback.errors import ArgumentError, ArgumentTypeError, BudgetError, ReplyError
-from pullback.text import Module, Parameter
-from pullback.text.lm import Scripted
+from pullback.tape import Variable
+from pullback.text import ChatModule, Module, Parameter, exact_match
+from pullback.text.lm import Run, Scripted
 from pullback.text.optim import TGD, Optimizer, Pareto, Validated
 from pullback.text.optim._comparison import _student, compare
 from pullback.text.train import DataLoader, Measure, Trainer
@@ -276,3 +277,35 @@ def test_a_search_that_ends_early_is_measured_on_its_final_split_too():
     result = Trainer(9, patience=1).fit(module, DataLoader([0], 1), DataLoader([0], 1))
     assert "no better score" in result.stopped
     assert result.final.items == 12
+
+
+def test_a_plan_is_no_more_than_a_training_costs_and_refuses_none_that_is_paid_for(tmp_path):
+    class Spare(Module):
+        def __init__(self):
+            self.lm = Scripted(self.answer)
+            self.ask = ChatModule(self.lm, "A", "{x}")
+            self.apology = ChatModule(self.lm, "Apologise.", "{x}")  # asked for none of these
+
+        def answer(self, request):
+            said = request.messages[-1].text
+            if "<PARTS" in said:
+                return '<FEEDBACK id="0">x</FEEDBACK>'
+            return "<IMPROVED>B</IMPROVED>" if "<CONSTRAINTS" in said else "no"
+
+        def training_step(self, batch, number):
+            return exact_match(self.ask(x=batch[0]), "yes")
+
+        def configure_optimizers(self):
+            def metric(module, x):
+                return exact_match(module.ask(x=x), "yes")
+
+            held = Measure(self, metric, [Variable(f"h{n}") for n in range(12)])
+            tgd = TGD([self.ask.system, self.apology.system], self.lm)
+            return Validated(tgd, held, final=held, risk=1.0)
+
+    data = DataLoader([(Variable("q"),)], None)
+    with Run(tmp_path / "run.sqlite") as run:
+        result = Trainer(1).fit(Spare(), data)
+    assert result.proposals == result.plan.proposals == 1
+    assert 0 < result.plan.calls <= run.paid
+    assert Trainer(1, budget=run.paid).fit(Spare(), data).proposals == 1

@@ -217,11 +217,10 @@ def die(module, sample):
 
 
 def test_a_worker_that_dies_is_named():
-    with (
-        ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as processes,
-        pytest.raises(ProgramError, match="worker died"),
-    ):
-        Workers(processes).evaluate(Shout(Asked()), die, SAMPLES[:1])
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as processes:
+        for metric in (die, scored):  # a pool whose worker died takes nothing any more
+            with pytest.raises(ProgramError, match="worker died"):
+                Workers(processes).evaluate(Shout(Asked()), metric, SAMPLES[:1])
 
 
 def test_a_stranger_is_turned_away_and_the_batch_goes_on():

@@ -9,15 +9,25 @@ from pathlib import Path
 import pytest
 from tests.text import server as faults
 from tests.text.server import Server
+from tests.text.test_train import DATA, Spam
 
 from pullback import text
 from pullback.cli import _text_run
-from pullback.errors import BudgetError, ModelError, RecordingError, UnsupportedError
+from pullback.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    BudgetError,
+    ModelError,
+    RecordingError,
+    UnsupportedError,
+)
 from pullback.tape import Variable, vmap
 from pullback.text import Module, Parameter, chat
-from pullback.text.lm import Account, Budget, Journal, OpenAI, Record, Run, Scripted
+from pullback.text.lm import Account, Budget, Journal, OpenAI, Record, Request, Run, Scripted
+from pullback.text.optim import TGD, Constraint
 from pullback.text.prices import Price, read_prices
 from pullback.text.report import render_run
+from pullback.text.train import DataLoader, Trainer
 
 KEY = "sk-edges-0123456789"
 
@@ -157,3 +167,84 @@ def test_a_program_that_fails_is_told_its_own_lines_and_no_more(tmp_path, capsys
     assert not any("pullback/tape" in line for line in lines)
     assert any("a long word " * 20 in line for line in lines)  # not wrapped
     assert sum("mend:" in line for line in lines) == 1  # said once
+
+
+@pytest.mark.parametrize("value", [float("nan"), {1, 2}, {"a": object()}])
+def test_what_is_no_plain_json_is_no_note(tmp_path, value):
+    with Run(tmp_path / "run.sqlite") as run:
+        with pytest.raises(ArgumentError, match="plain JSON"):
+            run.note("mine", value)
+        run.note("mine", [1.0])
+
+
+@pytest.mark.parametrize("name", ["epoch", "since", "proposals"])
+def test_a_checkpoint_with_a_number_beyond_all_is_none(tmp_path, name):
+    Trainer(1, folder=tmp_path).fit(Spam(), DataLoader(DATA, 4))
+    path = tmp_path / "checkpoint.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: 1e400}))
+    with pytest.raises(ArgumentError, match="checkpoint"):
+        Trainer(2).fit(Spam(), DataLoader(DATA, 4), resume=path)
+
+
+@pytest.mark.parametrize("answer", [True, False, 3])
+def test_a_check_that_says_nothing_in_words_is_refused(answer):
+    parameter = Parameter("a", "word")
+    parameter.grad = [Variable("x")]
+    short = Constraint("Short.", lambda text: answer)
+    with pytest.raises(ArgumentTypeError, match=r"constraint 'Short\.'"):
+        TGD([parameter], Scripted(["<IMPROVED>b</IMPROVED>"]), constraints=[short]).step()
+
+
+def test_a_request_has_one_digest_however_its_temperature_is_written():
+    whole, fraction = (
+        Request.of("q", temperature=1, seed=1),
+        Request.of("q", temperature=1.0, seed=1),
+    )
+    assert whole.digest("m") == fraction.digest("m")
+    assert json.dumps(whole.to_dict()["options"]) == '{"temperature": 1.0, "seed": 1}'
+
+
+@pytest.mark.parametrize("params", [[], [{"params": []}], [{"params": []}, {"params": []}]])
+def test_an_optimizer_of_no_parameter_is_refused(params):
+    with pytest.raises(ArgumentError, match="no parameter"):
+        TGD(params, Scripted(["x"]))
+
+
+def test_what_is_no_optimizer_is_named_by_who_gave_it(monkeypatch):
+    monkeypatch.setattr(Spam, "configure_optimizers", lambda self: [])
+    with pytest.raises(ArgumentTypeError, match="configure_optimizers"):
+        Trainer(1).fit(Spam(), DataLoader(DATA, 4))
+
+
+def test_a_huge_answer_is_quoted_in_part_where_it_is_asked_for_again():
+    sizes = []
+
+    def answer(request):
+        sizes.append(sum(len(each.text) for each in request.messages))
+        return "x" * 300_000 if len(sizes) == 1 else "<IMPROVED>b</IMPROVED>"
+
+    parameter = Parameter("a", "word")
+    parameter.grad = [Variable("x")]
+    TGD([parameter], Scripted(answer)).step()
+    assert (parameter.data, max(sizes) < 30_000) == ("b", True)
+
+
+def test_what_a_number_of_a_structure_is_judged_by_is_told():
+    word = Variable("w", "word", requires_grad=True)
+    schema = {"type": "object", "properties": {"n": {"type": "number"}, "m": {"type": "number"}}}
+    with text.use_critic(text.RuleCritic([])):
+        (chat(Scripted(['{"n": 3, "m": 1}']), word, schema=schema)["n"] * 2.0).backward()
+    assert "field n: " in word.grad[0].data
+    assert "by 2" in word.grad[0].data
+    assert "field m" not in word.grad[0].data
+
+
+def test_a_state_shares_no_list_with_its_module():
+    module = Module()
+    module.register_buffer("seen", Variable({"x": [1]}))
+    state = module.state_dict()
+    state["seen"]["x"].append(2)
+    assert module.state_dict() == {"seen": {"x": [1]}}
+    module.load_state_dict(state)
+    state["seen"]["x"].append(3)
+    assert module.state_dict() == {"seen": {"x": [1, 2]}}

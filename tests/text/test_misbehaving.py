@@ -23,7 +23,16 @@ from tests.text.test_train import DATA, Spam, label
 from pullback import tape
 from pullback.errors import ArgumentError, BudgetError, ModelError, RecordingError, ReplyError
 from pullback.tape import Variable
-from pullback.text import ChatModule, Parameter, deterministic, exact_match, judge, tolerate
+from pullback.text import (
+    ChatModule,
+    Failure,
+    Parameter,
+    chat,
+    deterministic,
+    exact_match,
+    judge,
+    tolerate,
+)
 from pullback.text.lm import (
     Account,
     Budget,
@@ -316,3 +325,44 @@ def test_validated_by_hand_goes_on(tmp_path):
         with tolerate(1.0):
             optimizer.step()
     assert len(optimizer.outcomes) == 4
+
+
+FORM = {"ok": {"type": "boolean"}, "tags": {"type": "array"}, "n": {"type": ["number", "null"]},
+        "why": {"type": "string"}, "any": True,
+        "maybe": {"anyOf": [{"type": "boolean"}, {"type": "null"}]}}  # fmt: skip
+READS = {
+    "flag": lambda data: 1.0 if data["ok"] else 0.0,
+    "no flag": lambda data: float(not data["ok"]),
+    "flag or none": lambda data: 1.0 if data["maybe"] else 0.0,
+    "list": lambda data: float(len(data["tags"])),
+    "number": lambda data: data["n"] + 1,
+    "itself": lambda data: data["n"],
+    "text": lambda data: float("x" in data["why"] + "!"),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_a_structure_that_failed_scores_nothing_however_it_is_read(read):
+    schema = {"type": "object", "properties": FORM, "required": list(FORM)}
+    bad = Misbehaving(Scripted(["fine"]), share=1.0, kinds=["empty"])
+    measure = Measure(Spam(), lambda m, s: read(chat(bad, s, schema=schema).data), ["q"])
+    assert (measure(), measure.failures) == (0.0, 1)
+
+
+@pytest.mark.parametrize("put", [lambda v: v + "!", lambda v: "!" + v, lambda v: v + v])
+def test_a_failure_that_is_added_to_a_text_stays_one_and_asks_nobody(put):
+    with tolerate(9):
+        failed = put(chat(Scripted([""]), "Hello"))
+        out = chat(Scripted([ModelError("asked")]), failed)
+    assert isinstance(failed.data, Failure)
+    assert isinstance(out.data, Failure)
+
+
+@pytest.mark.parametrize("kind", ["broken", "dropped", "silent", "busy"])
+def test_a_call_that_is_lost_counts_in_a_budget_as_one_of_a_server_does(kind):
+    account = Account(calls=3)
+    bad = Misbehaving(Scripted(["fine"]), share=1.0, kinds=[kind], silence=0.0)
+    lm = Retry(Budget(bad, account), attempts=4, wait=0)
+    with pytest.raises(ModelError if kind == "busy" else BudgetError):
+        lm("Hello")
+    assert account.spent.calls == (0 if kind == "busy" else 3)  # what is refused at once is free

@@ -76,7 +76,9 @@ def reading(what: str, given: Any, expected: str | None = None) -> Iterator[None
     """
     try:
         yield
-    except (OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (
+        OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError, OverflowError,
+    ) as error:  # fmt: skip
         said = f"{shown(given, 200)} ({type(error).__name__}: {error})"
         raise ArgumentError(f"This is no {what}.", given=said, expected=expected) from None
 

@@ -8,7 +8,7 @@ from pullback.errors import ArgumentError, ArgumentTypeError, ReplyError
 from pullback.internal._arguments import checked
 from pullback.tape import Variable
 from pullback.text._critic import Critic, ModelCritic, criticised, current_critic
-from pullback.text._failure import Failure, attempted
+from pullback.text._failure import Failure, NoText, attempted
 from pullback.text._joining import Operation, spoken, written
 from pullback.text._module import Module, Parameter
 from pullback.text._prompts import Template, fence_of, fields_of, fill
@@ -244,7 +244,7 @@ class ChatModule(Module):
 
 @checked
 def count_calls(module: Module) -> int:
-    """How many calls of models a module makes at least for a sample: one a `ChatModule`.
+    """How many calls of models a module makes for a sample that asks each `ChatModule` once.
 
     Example:
         >>> from pullback.text.lm import Scripted
@@ -280,8 +280,12 @@ def _failed(call: Call, failure: Failure) -> Any:
     return failure if call.schema is None else _in_form(json_schema(call.schema), failure)
 
 
-def _in_form(schema: Mapping[str, Any], failure: Failure) -> Any:
+def _in_form(schema: Any, failure: Failure) -> Any:
+    if not isinstance(schema, Mapping):  # true: anything
+        return failure
     fields = schema.get("properties")
     if not isinstance(fields, Mapping) or not fields:
-        return failure
+        kinds = [each for each in (schema, *schema.get("anyOf", ())) if isinstance(each, Mapping)]
+        known = [each["type"] for each in kinds if "type" in each] or ["string"]
+        return failure if any("string" in each for each in known) else NoText(failure.cause)
     return {name: _in_form(below, failure) for name, below in fields.items()}

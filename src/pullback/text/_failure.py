@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Self
 
-from pullback.errors import ArgumentError, ModelError, ReplyError
+from pullback.errors import ArgumentError, ArgumentTypeError, ModelError, ReplyError
 from pullback.internal._arguments import checked, is_whole
 from pullback.internal._setting import setting
 from pullback.text.lm import current_run, scrub
@@ -49,8 +49,25 @@ class Failure(str):
     def __getitem__(self, key: Any) -> "Failure":
         return self
 
+    def __add__(self, other: str) -> "Failure":  # type: ignore[bad-override]
+        return self if isinstance(other, str) else NotImplemented
+
+    __radd__ = __add__
+
     def __getnewargs__(self) -> tuple[str]:
         return (self.cause,)  # a copy, or one from another process, is made of the cause again
+
+
+class NoText(Failure):
+    """What stands where a number, a flag or a list was expected: it breaks what reads it so."""
+
+    def __bool__(self) -> bool:
+        raise ArgumentTypeError(
+            "An answer that failed was read as a flag or a list.", given=str(self),
+            mend="Ask first: isinstance(value, text.Failure).",
+        )  # fmt: skip
+
+    __len__ = __bool__  # type: ignore[bad-override]
 
 
 def failure_in(data: Any) -> Failure | None:
@@ -66,7 +83,8 @@ class Failures:
     """What failed so far, beside all that was asked.
 
     Arguments:
-        most: how many may fail: a count, or a share of all, beyond what may be luck.
+        most: the count that is too many, or the share of all that may fail, beyond what may be
+            luck.
 
     Attributes:
         causes: what failed, each in words.
@@ -141,10 +159,11 @@ _tolerance: ContextVar[Failures | None] = ContextVar("pullback.text.failures", d
 
 @checked
 def tolerate(max_failures: float = SHARE) -> AbstractContextManager[Failures]:
-    """Inside, an answer that cannot be used is a `Failure` and not an error, up to so many.
+    """Inside, an answer that cannot be used is a `Failure` and not an error, until too many are.
 
-    Training and measuring do this of themselves. A share ends nothing before ten answers, nor,
-    while fewer than ten have failed, where so many may be luck.
+    A count is that of the failure which raises, a share is of what may fail. Training and measuring
+    do this of themselves. A share ends nothing before ten answers, nor, while fewer than ten have
+    failed, where so many may be luck.
 
     Example:
         >>> from pullback.text import chat

@@ -314,6 +314,8 @@ def _leaves(feedback: Variable, path: tuple[Any, ...]) -> list[tuple[tuple[Any, 
     if isinstance(data, dict | list | tuple) and not hasattr(feedback, "notes"):
         keys = list(data) if isinstance(data, dict) else range(len(data))
         return [leaf for key in keys for leaf in _leaves(feedback[key], (*path, key))]
+    if isinstance(data, int | float) and data:
+        return [(path, Variable(f"1 more of it changes what is judged by {data:g}"))]
     return [(path, feedback)] if hasattr(feedback, "notes") and feedback else []
 
 

@@ -122,10 +122,13 @@ def traced(run: Callable[[], Any]) -> Trace:
     A model that fails scores 0, up to the failures that are tolerated here, and so does a program
     that breaks on what has failed.
     """
-    found: Any = None
     with tolerating(), setting(met, []) as before, forgiven() as failed:
         try:
             found = run()
+            roots = [found.score] if isinstance(found, Evaluation) else []
+            score = found.score if roots else found
+            score = score.data if isinstance(score, Variable) else score
+            score = finite(score, "What the metric gave")
         except StepError as error:
             return Trace(Scored(0.0, error.feedback), *error.told())
         except Exception as error:
@@ -137,11 +140,7 @@ def traced(run: Callable[[], Any]) -> Trace:
             return Trace(Scored(0.0, f"{before[0].cause} Then {then}"))
     if failed:
         return Trace(Scored(0.0, failed[0].cause))
-    roots = [found.score] if isinstance(found, Evaluation) else []
-    score = found.score if roots else found
-    score = score.data if isinstance(score, Variable) else score
-    failure = before[0].cause if before else ""
-    return Trace(Scored(finite(score, "What the metric gave"), failure), roots)
+    return Trace(Scored(score, before[0].cause if before else ""), roots)
 
 
 def score_sample(

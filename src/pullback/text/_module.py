@@ -4,6 +4,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Self
 
@@ -137,7 +138,7 @@ class Module:
 
     def state_dict(self) -> dict[str, Any]:
         """The data of the parameters and buffers by their paths: plain JSON."""
-        return {path: variable.data for path, variable in self._named().items()}
+        return {path: deepcopy(variable.data) for path, variable in self._named().items()}
 
     def _named(self) -> dict[str, Variable]:
         """The parameters and buffers by their paths.
@@ -180,7 +181,7 @@ class Module:
                 fields_of(value)  # refuses what could not be filled
         with no_grad():
             for path, value in chosen.items():
-                named[path].data = value
+                named[path].data = deepcopy(value)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to a JSON file, whole or not at all."""

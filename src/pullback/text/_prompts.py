@@ -21,6 +21,7 @@ __all__ = ["Template", "prompt", "use_prompts"]
 
 
 T = TypeVar("T")
+QUOTED = 20_000  # characters of an answer, at most, that is shown to who is to mend it
 FENCE = "fence"  # the field of the prompts of this room that marks their tags
 
 
@@ -225,7 +226,8 @@ async def ask(
             if not retries:
                 raise
             retries -= 1
-            said = fill_prompt(prompt("retry"), complaint=str(error), answer=answer)
+            quote = shorten(answer, QUOTED)  # a huge one no server would take again
+            said = fill_prompt(prompt("retry"), complaint=str(error), answer=quote)
             asked = [*messages, *said]
 
 

@@ -145,8 +145,9 @@ class Workers:
             shared = self._pack((module, metric, *chosen, learn), office)
             named = list(zip(names_of(samples), samples, strict=True))
             parts = [self._pack(named[n : n + self.chunk], office) for n in starts]
-            tasks = [self.executor.submit(_work, shared, part) for part in parts]
-            try:
+            tasks: list[Future[Any]] = []
+            try:  # an executor whose worker died earlier takes no task
+                tasks += [self.executor.submit(_work, shared, part) for part in parts]
                 rows = [row for task in tasks for row in task.result()]
             except BrokenExecutor as error:
                 raise ProgramError(

@@ -268,3 +268,25 @@ def test_a_stream_that_is_read_has_the_place_of_its_reader(tmp_path):
             with at("item", number):
                 assert len(list(lm.stream("Hi"))) == 2
         assert [call.place for call in journal.calls()] == ["item/0", "item/1"]
+
+
+@pytest.mark.parametrize("places", [
+    [("docs", "x/1"), ("docs/x", "1"), ("docs", "x", 1)], [("a", 1), ("a", "1"), ('"a"', 1)],
+    [(), ("",), ("", "")], [("\ud800",), ("\\ud800",), ('"\\ud800"',)],
+])  # fmt: skip
+def test_places_of_other_parts_share_no_answer(tmp_path, places):
+    def asked(order):
+        lm, found = Scripted([str(n) for n in range(9)]), {}
+        with Run(tmp_path / "run.sqlite"):
+            for parts in order:
+                with at(*parts):
+                    found[parts] = lm("Hello").text
+        return found
+
+    assert asked(places) == asked(places[::-1])
+
+
+def test_a_place_of_plain_names_is_written_as_it_was(tmp_path):
+    with Run(tmp_path / "run.sqlite") as run, at("epoch", 3, "texts", "0f3a", "a mail: 'x'", -1):
+        Scripted(["x"])("Hello")
+        assert run.journal.calls()[0].place == "epoch/3/texts/0f3a/a mail: 'x'/-1"

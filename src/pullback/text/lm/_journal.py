@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import sqlite3
 import tempfile
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pullback.errors import PullbackError, RecordingError
-from pullback.internal._arguments import checked
+from pullback.internal._arguments import checked, reading
 from pullback.tape import place
 from pullback.text.lm import _database
 from pullback.text.lm._completion import Call, Completion, ModelSummary
@@ -300,7 +301,8 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
 
     def note(self, name: str, value: Any) -> None:
         """Keep plain JSON by a name, in place of what that name had."""
-        name, text = writable(name), scrub(canonical(value))
+        with reading("plain JSON", value):
+            name, text = writable(name), scrub(canonical(value))
         statement = "INSERT OR REPLACE INTO notes VALUES (?, ?, ?)"
         self._execute(statement, name, text, digest_of([name, text]))
 
@@ -342,7 +344,17 @@ class Journal(contextlib.AbstractContextManager["Journal"]):
 
 def here() -> str:
     """The place in the program that this is in, as a journal writes it."""
-    return writable("/".join(map(str, place())))
+    return writable("/".join(map(_named, place())))
+
+
+_PLAIN = re.compile(r"(?!-?[0-9]+\Z)(?!\")[^/\\\ud800-\udfff]+")  # what reads as nothing else
+
+
+def _named(part: str | int) -> str:
+    """A part of a place; a text that could be a number, several parts or a quote is quoted."""
+    if isinstance(part, int):
+        return f"{part:d}"
+    return part if _PLAIN.fullmatch(part) else json.dumps(part)
 
 
 def _code(error: Exception) -> int:

@@ -289,6 +289,7 @@ def _read_message(value: Any) -> Message:
 
 
 _HEADERS = "Headers and keys belong to the client: OpenAI(api_key=..., headers=...)."
+_FRACTIONS = {"temperature", "top_p", "frequency_penalty", "presence_penalty"}
 _REFUSED = {
     "extra_query": _HEADERS,
     "extra_body": "Pass what is in it as options of their own.",
@@ -338,6 +339,9 @@ class Request:
         """
         if schema is not None:
             check_schema(schema)
+        for name in _FRACTIONS & options.keys():  # 1 and 1.0 are one request, of one digest
+            if type(options[name]) is int and abs(options[name]) < 10:
+                options[name] = float(options[name])
         asked = cls(read_messages(messages), options, schema, tuple(tools or ()))
         names = [tool.name for tool in asked.tools]
         if len(set(names)) < len(names):

@@ -99,7 +99,7 @@ def plan_training(
     epochs: Natural,
     final: Natural = 0,
 ) -> Plan:
-    """The fewest calls of a training.
+    """The fewest calls of a training that measures each proposal on all held samples.
 
     Critics are not counted: they are asked about no sample that succeeds.
 

@@ -139,9 +139,11 @@ _LOST = {
     "busy": lambda: ModelError("The server refused the request: HTTP 429.", transient=True,
                                status=429),
     "broken": lambda: ModelError("The server refused the request: HTTP 500.", transient=True,
-                                 status=500),
-    "dropped": lambda: ReplyError("The connection ended before the answer did.", transient=True),
-    "silent": lambda: ModelError("The model did not answer in time.", transient=True),
+                                 status=500, may_be_billed=True),
+    "dropped": lambda: ReplyError("The connection ended before the answer did.", transient=True,
+                                  may_be_billed=True),
+    "silent": lambda: ModelError("The model did not answer in time.", transient=True,
+                                 may_be_billed=True),
 }  # fmt: skip
 
 

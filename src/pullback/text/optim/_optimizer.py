@@ -59,11 +59,11 @@ class Optimizer:
         self.param_groups: list[dict[str, Any]] = []
         self.versions: list[list[Version]] = []
         given = list(params)
-        if not given:
-            raise ArgumentError("An optimizer was given no parameter.")
-        grouped = isinstance(given[0], Mapping)
+        grouped = bool(given) and isinstance(given[0], Mapping)
         for group in given if grouped else [{"params": given}]:
             self.add_param_group(group)
+        if not self.parameters():
+            raise ArgumentError("An optimizer was given no parameter.")
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
         """Add a group of parameters with options of its own.

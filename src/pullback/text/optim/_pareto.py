@@ -210,7 +210,8 @@ class Pareto:
         minibatch: how many samples a reflection is on.
         seed: of the search.
         risk: the share of searches in which noise may be taken for better, as of `Validated`.
-        max_failures: how many answers of models may fail before it ends, as of `train.Trainer`.
+        max_failures: at which failure of a model it ends, or which share of all may fail, as of
+            `train.Trainer`.
 
     Attributes:
         program: the `GepaProgram`.
@@ -265,7 +266,7 @@ class Pareto:
 
     def plan(self) -> Plan:
         """What `run` will cost at least: each proposal is measured on a minibatch twice."""
-        forward = count_calls(self.program.module)
+        forward = min(count_calls(self.program.module), 1)  # more are not asked for each sample
         batch = 2 * min(self.minibatch, len(self._train))
         proposals = (self.evaluations - len(self._held)) // batch
         return Plan(forward * len(self._held), forward * batch + 1, proposals)

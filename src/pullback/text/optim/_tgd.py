@@ -245,6 +245,11 @@ class TGD(Optimizer):
                 raise ReplyError("The new text is empty.", expected="a text")
             for constraint in constraints:
                 wrong = constraint.check(value) if constraint.check else None
+                if not isinstance(wrong, str | None):
+                    raise ArgumentTypeError(
+                        f"The check of the constraint {constraint.text!r} gave no words.",
+                        given=repr(wrong)[:80], expected="what is wrong, or None",
+                    )  # fmt: skip
                 if wrong:
                     raise ReplyError(
                         f"The new text breaks a constraint: {wrong}.",

@@ -19,7 +19,7 @@ from pullback.text._failure import SHARE, Failures, tolerate
 from pullback.text._measure import searching
 from pullback.text._module import Module, refuse_edited, write_json
 from pullback.text.lm import Account, Plan, Spending, current_run
-from pullback.text.lm._run import account_of, check_plan, plan_training, remark, within_budget
+from pullback.text.lm._run import account_of, check_plan, remark, within_budget
 from pullback.text.optim._comparison import Comparison
 from pullback.text.optim._optimizer import Optimizer
 from pullback.text.optim._validated import Outcome, read_outcome
@@ -79,8 +79,8 @@ class Trainer:
         folder: where a checkpoint is written after each epoch, JSON; None for nowhere.
         budget: what may be spent, as an `Account` or a number of calls: every model that is asked
             is held to it, proposals count too. That of the `Run` under way if None.
-        max_failures: how many answers of models may fail before the run ends: a count, or a share
-            of all as of `tolerate`. Until then each scores 0 and says why.
+        max_failures: at which answer of a model that fails the run ends, a count; or which share
+            of all may fail, as of `tolerate`. Until then each scores 0 and says why.
         progress: whether a line a step is shown, with what it has cost so far.
 
     Raises:
@@ -104,16 +104,17 @@ class Trainer:
         self.progress = progress
 
     def plan(self, module: Module, train: DataLoader, optimizer: Optimizer) -> Plan:
-        """What `fit` will cost at least."""
-        return plan_training(
-            forward=count_calls(module),
-            train=len(train.sampler),  # type: ignore[bad-argument-type]
-            batches=len(train),
-            held=evaluations_of(optimizer.measure),
-            final=evaluations_of(optimizer.final),
-            texts=len(optimizer.parameters()),
-            epochs=self.max_epochs,
-        )
+        """What `fit` will cost at least, where each batch leads to a proposal.
+
+        Who is asked for each sample is not known, nor how much of a proposal is measured before it
+        is turned away: one call a sample is counted, and for a proposal its batch and its writer.
+        Samples that are equal, and answers of a cache, cost less.
+        """
+        asks = min(count_calls(module), 1)
+        batch = len(train.sampler) // max(len(train), 1)  # type: ignore[bad-argument-type]
+        batch = min(batch, train.batch_size or 1)  # of what is left out of the last, nobody asks
+        held = evaluations_of(optimizer.measure) + evaluations_of(optimizer.final)
+        return Plan(asks * held, asks * batch + 1, self.max_epochs * len(train))
 
     def fit(
         self,
@@ -151,6 +152,9 @@ class Trainer:
             raise ArgumentError("There is no batch to train on.", given=f"{len(train.sampler)} "  # type: ignore[bad-argument-type]
                                 f"samples, batch_size={train.batch_size}")  # fmt: skip
         optimizer = module.configure_optimizers()  # type: ignore[missing-attribute]
+        if not isinstance(optimizer, Optimizer):
+            raise ArgumentTypeError("configure_optimizers gave no optimizer.",
+                                    given=shown(optimizer), expected="one Optimizer")  # fmt: skip
         plan = self.plan(module, train, optimizer)
         account = account_of(self.budget)
         check_plan(plan, account)
