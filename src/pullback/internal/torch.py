@@ -40,7 +40,7 @@ __all__ = [
     "STATE_DICT_HOOKS", "TESTED", "Answer", "BatchInterpreter", "BatchNormalisation",
     "CustomOpDef", "FakeTensor", "FakeTensorMode", "FunctionMode", "FunctionalTensor",
     "Observing", "OpOverload", "OpOverloadPacket", "TorchDispatchMode", "TransformType",
-    "add_batch_dim", "add_legacy_batch_dim", "answer_by", "answering",
+    "accumulate", "add_batch_dim", "add_legacy_batch_dim", "answer_by", "answering",
     "are_functorch_transforms_active", "author_of", "base_of", "called_from", "can_trace",
     "compile_in_one_thread", "constant_in_graph", "current_graph_task_id", "current_interpreter",
     "custom_function_call", "declare_ordered", "disable_current_modes", "disable_functorch",
@@ -366,6 +366,28 @@ def without_forward_hooks(
                 kept = ((key, value) for key, value in state[name].items() if key not in left_out)
                 plain[name] = type(state[name])(kept)
     return plain
+
+
+def accumulate(parts: Iterable[tuple[torch.Tensor, torch.Tensor]], create_graph: bool) -> None:
+    """Add gradients to the ``.grad`` of leaves whose own hooks have seen them already.
+
+    Every other hook runs: those of the leaf's node, and those after accumulation.
+    """
+    pairs = list(parts)
+    with _leaves_lock:  # of two threads one would keep what the other has put in a hook's place
+        hooked = [leaf._backward_hooks for leaf, _ in pairs if leaf._backward_hooks]
+        kept = [(hooks, dict(hooks)) for hooks in {id(each): each for each in hooked}.values()]
+        for hooks, own in kept:
+            hooks.update(dict.fromkeys(own, lambda gradient: None))
+        try:
+            if pairs:
+                torch.autograd.backward(*zip(*pairs, strict=True), create_graph=create_graph)
+        finally:
+            for hooks, own in kept:  # but for those that a hook has removed meanwhile
+                hooks.update((key, hook) for key, hook in own.items() if key in hooks)
+
+
+_leaves_lock = threading.RLock()
 
 
 def leave_function_mode(mode: Any) -> None:

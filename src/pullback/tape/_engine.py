@@ -62,6 +62,7 @@ class Pass:
                 self._inbox.setdefault(edge.node, []).append(arrival)
         self._commits: list[tuple[Variable, Any]] = []
         self._outside: list[Any] = []
+        self._later: dict[Callable[..., Any], list[Any]] = {}
 
     def run(self) -> None:
         """Run the nodes from synchronous code: one after another in this thread, if none waits."""
@@ -71,6 +72,7 @@ class Pass:
         with running(self._mode):
             for node, index in self._order.items():
                 self._step(index, node)
+            self._end()
 
     async def arun(self) -> None:
         """Run each node as soon as all that flows into it is there."""
@@ -87,6 +89,12 @@ class Pass:
                 lambda index: self._step(index, nodes[index]),
                 lambda index, pair: self._deliver(index, nodes[index], *pair),
             )
+            self._end()
+
+    def _end(self) -> None:
+        """Run what nodes have left until all has come to the rest of them."""
+        for together, parts in self._later.items():
+            self._outside.append(together(parts, self._create_graph))
 
     async def _awaited(
         self, node: Any, gradients: list[Any], needed: list[bool] | None
@@ -113,7 +121,7 @@ class Pass:
         elif needed is None or True in needed:  # else its own is the last that is wanted
             if node.waits:
                 return functools.partial(self._awaited, node, gradients, needed)
-            later = self._outside if self._leaves else []
+            later = self._later if self._leaves else None
             sent = node.pull(gradients, needed, self._create_graph, later)
             self._deliver(index, node, sent, gradients)
         return None

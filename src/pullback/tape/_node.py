@@ -193,7 +193,7 @@ class Node:
         """Forget the saved values after a backward pass that does not retain the graph."""
 
     def pull(
-        self, gradients: Any, needed: Sequence[bool] | None, create_graph: bool, later: list[Any]
+        self, gradients: Any, needed: Sequence[bool] | None, create_graph: bool, later: Any
     ) -> Sequence[Any]:
         """Run the rule.
 
@@ -201,7 +201,8 @@ class Node:
             gradients: one an output, None where nothing arrived.
             needed: for each edge, whether its gradient is wanted; None if all that can be.
             create_graph: whether the rule is recorded.
-            later: takes calls that are made when the whole pass has succeeded.
+            later: for a function the parts that it is called with when all nodes have run; what it
+                gives is called when the whole pass has succeeded. None if no leaf accumulates.
 
         Returns:
             One gradient an edge.

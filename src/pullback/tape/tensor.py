@@ -1,16 +1,22 @@
 """Tensors on the tape, and the two bridges between its graphs and torch's.
 
 Imported when the first tensor is seen, or by name. Both bridges make the other graph a part of
-the one at hand, so that one backward crosses both ways, and every node runs when all that flows
-into it is there:
+the one at hand, so that one backward crosses both ways:
 
 - `from_torch` puts a `TorchNode` on the tape. It pulls a gradient through torch's graph as far
   as the tensors that came off the tape, and hands it on to them; so the tape's engine goes on.
 - `to_torch` puts a `_Crossing` into torch's graph. Its inputs are the tensors that went onto the
   tape upstream; its backward runs the tape between, and torch's engine goes on.
 
-Either engine may be in charge; each stops where the other graph is already accounted for.
+Either engine may be in charge; each stops where the other graph is already accounted for. A node
+of the graph of the one in charge runs when all that flows into it is there, and so does all of
+torch's graph that has no value of the tape upstream, where the tape is in charge. What else lies
+upstream of several crossings runs once for each, with what comes over that one: the sums are right
+where rules and hooks are linear in the gradient, as derivatives are; one that clips sees parts.
 """
+
+# Long: the space of tensors, `call` and the two bridges use each other, so that in files of their
+# own they would import one another in a circle.
 
 import functools
 import threading
@@ -41,9 +47,11 @@ except ModuleNotFoundError as error:
     raise MissingExtraError(what, mend="pip install 'pullback[tensor]'") from error
 
 from pullback.internal.torch import (
+    accumulate,
     are_functorch_transforms_active,
     get_unwrapped,
     is_functorch_wrapped_tensor,
+    is_legacy_batchedtensor,
     version_of,
 )
 
@@ -126,6 +134,8 @@ def _refuse_derivative(tensor: torch.Tensor) -> None:
         what = "a transform of torch.func differentiates"
     elif torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None:
         what = "has a tangent of torch's forward mode"
+    elif is_legacy_batchedtensor(tensor):
+        what = "is a batch of gradients (is_grads_batched, vectorize)"
     else:
         return
     raise UnsupportedError(
@@ -334,26 +344,27 @@ class TorchNode(Node):
         super().__init__("TorchBackward", [node.entry.edge for node in self.crossings])
 
     def pull(
-        self, gradients: Sequence[Any], needed: Any, create_graph: bool, later: list[Any]
+        self, gradients: Sequence[Any], needed: Any, create_graph: bool, later: Any
     ) -> Sequence[Any]:
         """Pull a gradient through torch's graph, to the tape's values and torch's leaves."""
-        gradient = to_torch(gradients[0]).to(self.tensor).reshape(self.tensor.shape)
+        gradient = to_torch(gradients[0]).to(self.tensor)
+        if gradient.shape != self.tensor.shape:  # of a number; a sparse one has no reshape
+            gradient = gradient.reshape(self.tensor.shape)
+        parts = [] if later is None else later.setdefault(_give_leaves, [])
         entries = [node.entry for node in self.crossings]
+        if not entries:
+            parts.append((self, gradient))
+            return []
+        leaves = [] if later is None else self.leaves
         for entry in entries:
             entry.stopped_by = threading.get_ident()
         try:
-            inputs: Any = [*(TorchEdge(node, 0) for node in self.crossings), *self.leaves]
-            pulled = torch.autograd.grad(
-                self.tensor, inputs, gradient, retain_graph=True, create_graph=create_graph,
-                allow_unused=True,
-            )  # fmt: skip
+            inputs: Any = [*(TorchEdge(node, 0) for node in self.crossings), *leaves]
+            pulled = _pulled([(self, gradient)], inputs, create_graph)
         finally:
             for entry in entries:
                 entry.stopped_by = None
-        for leaf, each in zip(self.leaves, pulled[len(entries) :], strict=True):
-            if each is not None:  # added to its .grad, with its hooks
-                add = functools.partial(torch.autograd.backward, create_graph=create_graph)
-                later.append(functools.partial(add, [leaf], [each]))
+        parts += zip(leaves, pulled[len(entries) :], strict=True)
         return [
             None if each is None else from_torch(each, number=entry.number)
             for each, entry in zip(pulled, entries, strict=False)
@@ -368,7 +379,7 @@ class TorchNode(Node):
             return
         draw = torch.Generator().manual_seed(0)
         a, b = (torch.randn(self.tensor.shape, dtype=torch.float64, generator=draw) for _ in "ab")
-        rows = zip(*[self.pull([wrap(c)], None, False, []) for c in (a, b, a + b)], strict=True)
+        rows = zip(*[self.pull([wrap(c)], None, False, None) for c in (a, b, a + b)], strict=True)
         near = 8 * torch.finfo(self.tensor.dtype).eps ** 0.5
         for row in rows:
             first, last, both = (to_torch(each) for each in row if each is not None)
@@ -378,6 +389,28 @@ class TorchNode(Node):
                     "be derived from it.",
                     mend="Put it into a Function of the tape that has a jvp.",
                 )
+
+
+def _pulled(parts: Sequence[Any], inputs: Any, create_graph: bool) -> Sequence[Any]:
+    """The gradients that reach some inputs from nodes and their gradients, in one run of torch."""
+    return torch.autograd.grad(
+        [node.tensor for node, _ in parts], inputs, [gradient for _, gradient in parts],
+        retain_graph=True, create_graph=create_graph, allow_unused=True,
+    )  # fmt: skip
+
+
+def _give_leaves(parts: Sequence[Any], create_graph: bool) -> Callable[[], None]:
+    """Run the parts of torch's graph that end in its leaves at once, and say what is given then.
+
+    A part is such a node and its gradient, or a leaf and what a run before has brought it.
+    """
+    ends = [part for part in parts if isinstance(part[0], TorchNode)]
+    leaves = list(dict.fromkeys(leaf for node, _ in ends for leaf in node.leaves))
+    found = [part for part in parts if not isinstance(part[0], TorchNode)]
+    if ends:
+        found += zip(leaves, _pulled(ends, leaves, create_graph), strict=True)
+    found = [part for part in found if part[1] is not None]
+    return functools.partial(accumulate, found, create_graph)
 
 
 def _walk(tensor: torch.Tensor) -> tuple[list[Any], list[torch.Tensor], list[str]]:
