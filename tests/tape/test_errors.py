@@ -1,6 +1,7 @@
 """Each misuse has an error of our own that names the node, its role, and how to mend it."""
 
 import copy
+import functools
 import json
 import pickle
 
@@ -441,3 +442,17 @@ def test_an_unknown_randomness_is_refused(random):
     Draws.random = random
     with pytest.raises(DefinitionError, match="unknown randomness"):
         Draws.apply(Variable(1.0))
+
+
+def test_a_hook_that_would_have_to_be_awaited_is_refused():
+    class Later:
+        async def __call__(self, leaf): ...
+
+    x = Variable(2.0, requires_grad=True)
+    for hook in (Later.__call__, functools.partial(Later.__call__, None), Later()):
+        for register in (
+            x.register_hook, x.register_post_accumulate_grad_hook,
+            (x * x).register_hook, (x * x).grad_fn.register_hook, (x * x).grad_fn.register_prehook,
+        ):  # fmt: skip
+            with pytest.raises(ArgumentTypeError, match="A hook is not awaited"):
+                register(hook)
