@@ -3,6 +3,7 @@
 import copy
 import functools
 import json
+import math
 import pickle
 
 import pytest
@@ -407,6 +408,9 @@ def test_a_number_has_no_length_and_is_no_list_of_gradients_or_primals():
         lambda whole: whole["nodes"][0]["next"][0].__setitem__(0, -1),
         lambda whole: whole["nodes"][0]["next"][0].__setitem__(1, 1),
         lambda whole: whole["nodes"][0]["next"][0].__setitem__(1, "0"),
+        lambda whole: whole["nodes"][0]["next"][0].__setitem__(0, 0),  # a cycle
+        lambda whole: whole["nodes"][0]["outputs"][0].update(space=math.nan),
+        lambda whole: whole["nodes"][0]["outputs"][0].update(data=math.nan),
     ],
 )
 def test_a_graph_read_back_leads_to_its_own_outputs(change):
