@@ -1,8 +1,11 @@
 """Tensors on the tape, and graphs that go through torch and the tape and back, in one backward."""
 
+import contextlib
+import gc
 import math
 import random
 import threading
+import weakref
 
 import pytest
 import torch
@@ -500,3 +503,42 @@ def test_a_batch_of_gradients_is_refused_by_name():
         torch.autograd.grad(square(a), a, torch.eye(2, dtype=a.dtype), is_grads_batched=True)
     with pytest.raises(UnsupportedError, match="vectorize"):
         torch.autograd.functional.jacobian(square, a, vectorize=True)
+
+
+@pytest.mark.parametrize("drive", [Variable.backward, lambda y, *how: to_torch(y).backward(*how)])
+def test_parts_of_the_tape_upstream_of_several_crossings_run_once(drive):
+    seen, w, s = [], tensor(1.0, requires_grad=True), Variable(3.0, requires_grad=True)
+
+    class Clip(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return Variable(x.data)
+
+        @staticmethod
+        def backward(ctx, g):
+            seen.append(g.data)
+            return Variable(min(g.data, 1.0))
+
+    u = Clip.apply(s)
+    y = from_torch((to_torch(u) * 2 + to_torch(u * 3) * w).sum(), number=True)
+    drive(y, None, True)
+    assert (seen, s.grad.data, w.grad.item()) == ([5.0], 1.0, 9.0)
+    drive(y)
+    assert (seen, s.grad.data) == ([5.0, 5.0], 2.0)
+
+
+def test_what_a_failed_backward_of_torch_held_of_the_tape_is_gone_with_the_next():
+    s, held = Variable(3.0, requires_grad=True), []
+
+    def rule(g, x):
+        raise ValueError("failed")
+
+    for _ in range(3):
+        part = s * 2
+        held.append(weakref.ref(part.grad_fn))
+        y = to_torch(part) + to_torch(s) * written(rule)(tensor(1.0, requires_grad=True)).sum()
+        with contextlib.suppress(ValueError):
+            y.backward()
+        del part, y
+        gc.collect()
+    assert (s.grad, [each() for each in held[:-1]]) == (None, [None, None])  # torch keeps the last

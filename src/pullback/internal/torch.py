@@ -28,7 +28,7 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
@@ -368,23 +368,22 @@ def without_forward_hooks(
     return plain
 
 
-def accumulate(parts: Iterable[tuple[torch.Tensor, torch.Tensor]], create_graph: bool) -> None:
+def accumulate(parts: Sequence[tuple[torch.Tensor, torch.Tensor]], create_graph: bool) -> None:
     """Add gradients to the ``.grad`` of leaves whose own hooks have seen them already.
 
     Every other hook runs: those of the leaf's node, and those after accumulation.
     """
-    pairs = list(parts)
+    leaves, gradients = [leaf for leaf, _ in parts], [gradient for _, gradient in parts]
     with _leaves_lock:  # of two threads one would keep what the other has put in a hook's place
-        hooked = [leaf._backward_hooks for leaf, _ in pairs if leaf._backward_hooks]
-        kept = [(hooks, dict(hooks)) for hooks in {id(each): each for each in hooked}.values()]
-        for hooks, own in kept:
-            hooks.update(dict.fromkeys(own, lambda gradient: None))
+        each_once = dict.fromkeys(leaves)
+        kept = [(own, dict(own)) for leaf in each_once if (own := leaf._backward_hooks)]
+        for own, hooks in kept:
+            own.update(dict.fromkeys(hooks, lambda gradient: None))
         try:
-            if pairs:
-                torch.autograd.backward(*zip(*pairs, strict=True), create_graph=create_graph)
+            torch.autograd.backward(leaves, gradients, create_graph=create_graph)
         finally:
-            for hooks, own in kept:  # but for those that a hook has removed meanwhile
-                hooks.update((key, hook) for key, hook in own.items() if key in hooks)
+            for own, hooks in kept:  # but for those that a hook has removed meanwhile
+                own.update((key, hook) for key, hook in hooks.items() if key in own)
 
 
 _leaves_lock = threading.RLock()
