@@ -15,7 +15,19 @@ from tests.fuzzing import examples
 from torch.autograd import forward_ad
 
 from pullback.errors import ArgumentError, ArgumentTypeError, DefinitionError, UnsupportedError
-from pullback.tape import Function, Variable, backward, grad, jvp, no_grad, sin, stack, vmap
+from pullback.internal.torch import FakeTensorMode
+from pullback.tape import (
+    Function,
+    Variable,
+    _bridges,
+    backward,
+    grad,
+    jvp,
+    no_grad,
+    sin,
+    stack,
+    vmap,
+)
 from pullback.tape.tensor import call, from_torch, to_torch
 
 
@@ -542,3 +554,27 @@ def test_what_a_failed_backward_of_torch_held_of_the_tape_is_gone_with_the_next(
         del part, y
         gc.collect()
     assert (s.grad, [each() for each in held[:-1]]) == (None, [None, None])  # torch keeps the last
+
+
+def test_values_leave_the_tape_whatever_surrounds_it():
+    def slope():
+        x = Variable(torch.ones(2), requires_grad=True)
+        to_torch(x * x).sum().backward()
+        return x.grad.data
+
+    _bridges._anchor.cache_clear()  # the first to ask is inside
+    with FakeTensorMode():
+        assert slope().shape == (2,)
+    with torch.device("meta"):
+        assert slope().is_meta
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert slope().dtype == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert slope().tolist() == [2.0, 2.0]
+    _bridges._anchor.cache_clear()
+    with torch.inference_mode():
+        x = Variable(3.0, requires_grad=True)
+        to_torch(x * x)
+    assert slope().tolist() == [2.0, 2.0]

@@ -31,6 +31,7 @@ from pullback.internal.torch import (
     accumulate,
     are_functorch_transforms_active,
     current_graph_task_id,
+    disable_current_modes,
     get_unwrapped,
     is_functorch_wrapped_tensor,
     is_legacy_batchedtensor,
@@ -47,6 +48,8 @@ __all__ = ["from_torch", "refuse_derivative", "to_torch"]
 
 def refuse_derivative(tensor: torch.Tensor) -> None:
     """Refuse a tensor that carries a derivative which neither graph would carry on."""
+    lost = "was put on the tape, where that derivative would be lost"
+    mend = "Use grad, jvp and vmap of pullback.tape, or tensor.detach() if it is a constant."
     inner: Any = tensor
     while is_functorch_wrapped_tensor(inner) and not inner.requires_grad:
         inner = get_unwrapped(inner)
@@ -55,13 +58,12 @@ def refuse_derivative(tensor: torch.Tensor) -> None:
     elif torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None:
         what = "has a tangent of torch's forward mode"
     elif is_legacy_batchedtensor(tensor):
-        what = "is a batch of gradients (is_grads_batched, vectorize)"
+        what, lost = "is a batch of gradients", "came to the tape, which takes one at a time"
+        mend = "Leave out is_grads_batched, or vectorize of torch.autograd.functional."
     else:
         return
     raise UnsupportedError(
-        f"A tensor that {what} was put on the tape, where that derivative would be lost.",
-        given=f"shape {tuple(tensor.shape)}",
-        mend="Use grad, jvp and vmap of pullback.tape, or tensor.detach() if it is a constant.",
+        f"A tensor that {what} {lost}.", given=f"shape {tuple(tensor.shape)}", mend=mend
     )
 
 
@@ -181,9 +183,10 @@ def _anchor() -> torch.Tensor:
     accumulates into leaves, not where it was only asked for some gradients; and when every crossing
     has run, for torch's engine waits for all that leads to a leaf.
     """
-    with torch.inference_mode(False):
-        anchor = torch.empty(0, requires_grad=True, device="cpu")
+    with torch.inference_mode(False), disable_current_modes():  # of whoever is the first to ask
+        anchor = torch.empty(0, dtype=torch.float32, device="cpu", requires_grad=True)
     anchor.register_hook(_accumulate)
+    anchor.register_post_accumulate_grad_hook(lambda anchor: setattr(anchor, "grad", None))
     return anchor
 
 
@@ -218,7 +221,7 @@ class _Crossing(torch.autograd.Function):
         arrived = _arrived.get(current_graph_task_id())
         if arrived is None:  # the signal holds it, and is gone if this backward fails
             _arrived[current_graph_task_id()] = arrived = _Arrived()
-            signal = torch.empty(0)
+            signal = torch.empty(0, dtype=torch.float32, device="cpu")  # as the anchor: no copy
             signal.__dict__["arrived"] = arrived
         recorded = torch.is_grad_enabled()
         with enable_grad() if recorded else no_grad():
