@@ -378,7 +378,7 @@ def accumulate(parts: Sequence[tuple[torch.Tensor, torch.Tensor]], create_graph:
         each_once = dict.fromkeys(leaves)
         kept = [(own, dict(own)) for leaf in each_once if (own := leaf._backward_hooks)]
         for own, hooks in kept:
-            own.update(dict.fromkeys(hooks, lambda gradient: None))
+            own.update((key, _elsewhere(hook)) for key, hook in hooks.items())
         try:
             torch.autograd.backward(leaves, gradients, create_graph=create_graph)
         finally:
@@ -387,6 +387,20 @@ def accumulate(parts: Sequence[tuple[torch.Tensor, torch.Tensor]], create_graph:
 
 
 _leaves_lock = threading.RLock()
+
+
+def _elsewhere(hook: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:
+    """A hook that is left out in this thread; others may run a graph meanwhile.
+
+    Of a leaf on another device it is left out in all: the thread of the device runs what is here.
+    """
+    here = threading.get_ident()
+
+    def call(gradient: torch.Tensor) -> Any:
+        mine = threading.get_ident() == here or gradient.device.type != "cpu"
+        return None if mine else hook(gradient)
+
+    return call
 
 
 def leave_function_mode(mode: Any) -> None:

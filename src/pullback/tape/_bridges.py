@@ -148,7 +148,7 @@ def to_torch(variable: Variable) -> torch.Tensor:
     entry = _Entry(variable)
     with torch.enable_grad():
         upstream = [node.tensor for node in entry.upstream]
-        return _Crossing.apply(entry, tensor, _anchor(), *upstream)
+        return _Crossing.apply(entry, tensor, _ANCHOR, *upstream)
 
 
 class _Entry:
@@ -175,30 +175,36 @@ class _Arrived:
 _arrived: weakref.WeakValueDictionary[int, _Arrived] = weakref.WeakValueDictionary()
 
 
-@functools.cache
 def _anchor() -> torch.Tensor:
-    """The leaf of torch that every crossing leads to.
+    """What every crossing leads to in torch's graph: without it none of the tape's own is recorded.
 
-    Without it torch would record no crossing of the tape's own values. Its hook runs where torch
-    accumulates into leaves, not where it was only asked for some gradients; and when every crossing
-    has run, for torch's engine waits for all that leads to a leaf.
+    It runs where torch accumulates into leaves, not where it was only asked for some gradients; and
+    when every crossing has run, for torch's engine waits for all that leads to a node.
     """
-    with torch.inference_mode(False), disable_current_modes():  # of whoever is the first to ask
-        anchor = torch.empty(0, dtype=torch.float32, device="cpu", requires_grad=True)
-    anchor.register_hook(_accumulate)
-    anchor.register_post_accumulate_grad_hook(lambda anchor: setattr(anchor, "grad", None))
-    return anchor
+    with torch.inference_mode(False), torch.enable_grad(), disable_current_modes():
+        return _End.apply(torch.empty(0, dtype=torch.float32, device="cpu", requires_grad=True))
 
 
-def _accumulate(signal: torch.Tensor) -> None:
+class _End(torch.autograd.Function):
     """Run the parts of the tape that end in its leaves, as one, and give the leaves what came."""
-    arrived: _Arrived = signal.__dict__.pop("arrived")
-    if arrived.ends:
-        last = Pass(arrived.ends, create_graph=torch.is_grad_enabled())
-        last.run()
-        arrived.passes.append(last)
-    for each in arrived.passes:
-        each.commit(retain_graph=True)
+
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor) -> torch.Tensor:
+        return leaf.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *signals: torch.Tensor) -> None:
+        (signal,) = signals
+        arrived: _Arrived = signal.__dict__.pop("arrived")
+        if arrived.ends:
+            last = Pass(arrived.ends, create_graph=torch.is_grad_enabled())
+            last.run()
+            arrived.passes.append(last)
+        for each in arrived.passes:
+            each.commit(retain_graph=True)
+
+
+_ANCHOR = _anchor()  # here, so that threads have the same one
 
 
 class _Crossing(torch.autograd.Function):
