@@ -728,6 +728,48 @@ def hooks_on_a_node(m):
 
 
 @case
+def hooks_of_a_value_go_before_those_of_its_node(m):
+    x = m.V(0.5, True)
+    y = x * 1.0
+    y.retain_grad()
+    y.register_hook(lambda g: g * 2)
+    y.grad_fn.register_prehook(lambda received: (received[0] * received[0],))
+    y.register_hook(lambda g: g * 3)
+    y.backward()
+    return m.value(y.grad), m.value(x.grad)
+
+
+@case
+def hooks_before_a_rule_that_does_not_run(m):
+    x = m.V(3.0, True)
+    y = x * x
+    node, leaf = y.grad_fn, y.grad_fn.next_functions[0][0]
+    node.register_prehook(lambda received: (received[0] * 100,))
+    leaf.register_prehook(lambda received: (received[0] * 7,))
+    y.register_hook(lambda g: g * 2)
+    found = [m.value(m.grad(y * 2, wanted, retain_graph=True)[0]) for wanted in (y, x)]
+    m.backward(y * 2, inputs=[x], retain_graph=True)
+    found.append(m.value(x.grad))
+    m.backward(y * 2)
+    return found, m.value(x.grad)
+
+
+@case
+def hooks_that_look_beside_one_that_computes(m):
+    x = m.V(3.0, True)
+    y = x * x
+    seen = []
+    y.register_hook(lambda g: seen.append(m.value(g)))
+    y.register_hook(lambda g: g * 2)
+    y.grad_fn.register_prehook(lambda received: seen.append(m.value(received[0])))
+    y.grad_fn.register_prehook(lambda received: (received[0] * 5,))
+    y.grad_fn.register_hook(lambda sent, received: seen.append(m.value(received[0])))
+    y.grad_fn.register_hook(lambda sent, received: tuple(each * 3 for each in sent))
+    (slope,) = m.grad(y * y, x, create_graph=True)
+    return m.value(slope), m.value(m.grad(slope, x)[0]), seen
+
+
+@case
 def hooks_on_the_node_of_a_leaf(m):
     x = m.V(2.0, True)
     y = x * x

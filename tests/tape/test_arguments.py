@@ -135,7 +135,7 @@ WRITTEN = {
         for rule in ("forward", "setup_context", "backward", "vjp", "jvp", "vmap")
     ),
     *(f"Space.{verb}" for verb in vars(Space) if not verb.startswith("_")),
-    *(f"Node.{verb}" for verb in ("retain", "run_prehooks", "run_hooks", "pull", "apull", "push")),
+    *(f"Node.{verb}" for verb in ("retain", "pull", "apull", "push")),
 }
 
 

@@ -21,6 +21,7 @@ from pullback.tape import (
     jvp,
     no_grad,
     sin,
+    stack,
 )
 from pullback.tape.graph import from_json, summary, to_dot, to_json
 
@@ -201,6 +202,15 @@ def test_a_picture_holds_what_the_graph_does():
     for wrong in ("", "{}", "[]", '{"format": 9}', '{"format": 1, "roots": [[3, 0]], "nodes": []}'):
         with pytest.raises(ArgumentError, match="no JSON of a graph"):
             from_json(wrong)
+
+
+def test_a_picture_of_a_graph_that_was_read_back_holds_what_its_json_does():
+    t, u = (Variable("a", role=role, requires_grad=True) for role in "tu")
+    held = stack([stack({"n": Variable(2.0, requires_grad=True)}), Variable([1.0]), t + u])
+    t.grad, u.grad = [Variable("said"), Variable("more")], [Variable("once")]
+    for draw in (summary, to_dot):
+        assert draw(from_json(to_json(held))) == draw(held)
+    assert "2 notes: 'said'" in summary(held)
 
 
 def test_values_that_are_no_finite_numbers_are_kept_in_json():

@@ -1,7 +1,9 @@
 """Each misuse has an error of our own that names the node, its role, and how to mend it."""
 
 import copy
+import functools
 import json
+import math
 import pickle
 
 import pytest
@@ -406,6 +408,9 @@ def test_a_number_has_no_length_and_is_no_list_of_gradients_or_primals():
         lambda whole: whole["nodes"][0]["next"][0].__setitem__(0, -1),
         lambda whole: whole["nodes"][0]["next"][0].__setitem__(1, 1),
         lambda whole: whole["nodes"][0]["next"][0].__setitem__(1, "0"),
+        lambda whole: whole["nodes"][0]["next"][0].__setitem__(0, 0),  # a cycle
+        lambda whole: whole["nodes"][0]["outputs"][0].update(space=math.nan),
+        lambda whole: whole["nodes"][0]["outputs"][0].update(data=math.nan),
     ],
 )
 def test_a_graph_read_back_leads_to_its_own_outputs(change):
@@ -441,3 +446,17 @@ def test_an_unknown_randomness_is_refused(random):
     Draws.random = random
     with pytest.raises(DefinitionError, match="unknown randomness"):
         Draws.apply(Variable(1.0))
+
+
+def test_a_hook_that_would_have_to_be_awaited_is_refused():
+    class Later:
+        async def __call__(self, leaf): ...
+
+    x = Variable(2.0, requires_grad=True)
+    for hook in (Later.__call__, functools.partial(Later.__call__, None), Later()):
+        for register in (
+            x.register_hook, x.register_post_accumulate_grad_hook,
+            (x * x).register_hook, (x * x).grad_fn.register_hook, (x * x).grad_fn.register_prehook,
+        ):  # fmt: skip
+            with pytest.raises(ArgumentTypeError, match="A hook is not awaited"):
+                register(hook)

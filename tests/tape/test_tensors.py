@@ -1,8 +1,11 @@
 """Tensors on the tape, and graphs that go through torch and the tape and back, in one backward."""
 
+import contextlib
+import gc
 import math
 import random
 import threading
+import weakref
 
 import pytest
 import torch
@@ -12,7 +15,19 @@ from tests.fuzzing import examples
 from torch.autograd import forward_ad
 
 from pullback.errors import ArgumentError, ArgumentTypeError, DefinitionError, UnsupportedError
-from pullback.tape import Function, Variable, backward, grad, jvp, no_grad, sin, stack, vmap
+from pullback.internal.torch import FakeTensorMode
+from pullback.tape import (
+    Function,
+    Variable,
+    _bridges,
+    backward,
+    grad,
+    jvp,
+    no_grad,
+    sin,
+    stack,
+    vmap,
+)
 from pullback.tape.tensor import call, from_torch, to_torch
 
 
@@ -415,3 +430,168 @@ def test_what_a_leaf_of_torch_is_given_has_a_history_whoever_drives(drive):
     v = from_torch(w, number=True)
     drive(v * v * v, create_graph=True)
     assert torch.autograd.grad(w**3 + w.grad, w)[0].item() == 45.0  # 3 w^2 + 6 w
+
+
+@pytest.mark.parametrize("number", [True, False])
+@pytest.mark.parametrize("drive", [Variable.backward, lambda y: to_torch(y).backward()])
+def test_a_hook_on_a_leaf_of_torch_runs_once_whoever_drives(drive, number):
+    w, seen = torch.tensor(3.0, dtype=torch.float64, requires_grad=True), []
+    handle = w.register_hook(lambda g: seen.append(g.item()) or g * 2)
+    w.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.item()))
+    v, u = from_torch(w, number=number), Variable(2.0, requires_grad=True)
+    drive(v * v)
+    assert (w.grad.item(), seen) == (12.0, [6.0, 12.0])
+    w.grad = None
+    drive(from_torch(to_torch(u * v) * w, number=number))  # with a value of the tape upstream
+    assert (w.grad.item(), u.grad.data) == (24.0, 9.0)
+    handle.remove()
+    drive(v * v)
+    assert w.grad.item() == 30.0
+
+
+def test_hooks_of_leaves_of_torch_run_where_something_is_given_to_them():
+    w, u, seen = tensor(3.0, requires_grad=True), Variable(2.0, requires_grad=True), []
+    w.register_hook(seen.append)
+    y = from_torch((to_torch(u) * w).sum(), number=True)
+    assert (grad(y, u)[0].data, seen) == (3.0, [])
+
+
+def test_a_hook_that_is_added_or_removed_while_a_leaf_is_given_its_gradient_stays_so():
+    w, seen = tensor(3.0, requires_grad=True), []
+    handle = w.register_hook(lambda g: seen.append("first"))
+
+    def change(leaf):
+        handle.remove()
+        w.register_hook(lambda g: seen.append("second"))
+
+    once = w.register_post_accumulate_grad_hook(change)
+    for _ in range(2):
+        from_torch((w * w).sum(), number=True).backward()
+        once.remove()
+    assert seen == ["first", "second"]
+
+
+def test_parts_of_torch_upstream_of_several_crossings_run_once_as_in_torch():
+    w, seen = torch.tensor(3.0, dtype=torch.float64, requires_grad=True), []
+    w.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.item()))
+    cubed = written(lambda g, x: seen.append(g.item()) or g.clamp(-1, 1) * 3 * x**2)(w)
+    y = from_torch(cubed * 2, number=True) + from_torch(cubed * 3, number=True)
+    y.backward()
+    assert (w.grad.item(), seen) == (27.0, [5.0, 27.0])
+
+
+def test_a_failure_in_torch_gives_nothing_and_can_be_retried():
+    fails, w, x = [True], tensor(2.0, requires_grad=True), Variable(1.0, requires_grad=True)
+
+    def rule(g, x):
+        if fails:
+            raise ValueError("once")
+        return g * 3 * x**2
+
+    y = from_torch((written(rule)(w) + w).sum(), number=True) * x
+    with pytest.raises(ValueError, match="once"):
+        y.backward()
+    assert (w.grad, x.grad) == (None, None)
+    fails.clear()
+    y.backward()
+    assert (w.grad.item(), x.grad.data) == (13.0, 10.0)
+
+
+@pytest.mark.parametrize("drive", [Variable.backward, lambda y: to_torch(y).backward()])
+def test_a_sparse_gradient_of_a_leaf_of_torch(drive):
+    table = torch.ones(3, 2, requires_grad=True)
+    rows = lambda w: torch.nn.functional.embedding(torch.tensor([0, 2, 0]), w, sparse=True).sum()  # noqa: E731
+    drive(call(rows, from_torch(table)))
+    assert table.grad.is_sparse
+    assert table.grad.to_dense()[:, 0].tolist() == [2.0, 0.0, 1.0]
+    (call(rows, from_torch(table)) + from_torch(table.sum())).backward()
+    assert table.grad.to_dense()[:, 0].tolist() == [5.0, 1.0, 3.0]
+
+
+def test_a_batch_of_gradients_is_refused_by_name():
+    a = tensor(1.0, 2.0, requires_grad=True)
+    square = lambda a: to_torch(from_torch(a) * from_torch(a))  # noqa: E731
+    with pytest.raises(UnsupportedError, match="is_grads_batched"):
+        torch.autograd.grad(square(a), a, torch.eye(2, dtype=a.dtype), is_grads_batched=True)
+    with pytest.raises(UnsupportedError, match="vectorize"):
+        torch.autograd.functional.jacobian(square, a, vectorize=True)
+
+
+@pytest.mark.parametrize("drive", [Variable.backward, lambda y, *how: to_torch(y).backward(*how)])
+def test_parts_of_the_tape_upstream_of_several_crossings_run_once(drive):
+    seen, w, s = [], tensor(1.0, requires_grad=True), Variable(3.0, requires_grad=True)
+
+    class Clip(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return Variable(x.data)
+
+        @staticmethod
+        def backward(ctx, g):
+            seen.append(g.data)
+            return Variable(min(g.data, 1.0))
+
+    u = Clip.apply(s)
+    y = from_torch((to_torch(u) * 2 + to_torch(u * 3) * w).sum(), number=True)
+    drive(y, None, True)
+    assert (seen, s.grad.data, w.grad.item()) == ([5.0], 1.0, 9.0)
+    drive(y)
+    assert (seen, s.grad.data) == ([5.0, 5.0], 2.0)
+
+
+def test_what_a_failed_backward_of_torch_held_of_the_tape_is_gone_with_the_next():
+    s, held = Variable(3.0, requires_grad=True), []
+
+    def rule(g, x):
+        raise ValueError("failed")
+
+    for _ in range(3):
+        part = s * 2
+        held.append(weakref.ref(part.grad_fn))
+        y = to_torch(part) + to_torch(s) * written(rule)(tensor(1.0, requires_grad=True)).sum()
+        with contextlib.suppress(ValueError):
+            y.backward()
+        del part, y
+        gc.collect()
+    assert (s.grad, [each() for each in held[:-1]]) == (None, [None, None])  # torch keeps the last
+
+
+def test_values_leave_the_tape_whatever_surrounds_it(monkeypatch):
+    def slope():
+        x = Variable(torch.ones(2), requires_grad=True)
+        to_torch(x * x).sum().backward()
+        return x.grad.data
+
+    with FakeTensorMode():
+        monkeypatch.setattr(_bridges, "_ANCHOR", _bridges._anchor())  # as if imported here
+        assert slope().shape == (2,)
+    with torch.device("meta"):
+        assert slope().is_meta
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert slope().dtype == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert slope().tolist() == [2.0, 2.0]
+    with torch.inference_mode():
+        monkeypatch.setattr(_bridges, "_ANCHOR", _bridges._anchor())
+    assert slope().tolist() == [2.0, 2.0]
+
+
+def test_threads_that_share_a_leaf_of_torch_with_a_hook():
+    w, seen = torch.tensor(1.0, dtype=torch.float64, requires_grad=True), []
+    w.register_hook(lambda g: seen.append(g.item()) or g * 2)
+
+    def work():
+        for _ in range(100):
+            x = Variable(3.0, requires_grad=True)
+            (to_torch(x * x) * 2 + to_torch(x) * 3).backward()
+            assert x.grad.data == 15.0
+            (from_torch(w * 1, number=True) * 2).backward()
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(seen), set(seen), w.grad.item()) == (600, {2.0}, 2400.0)

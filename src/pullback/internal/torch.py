@@ -28,7 +28,7 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
@@ -40,7 +40,7 @@ __all__ = [
     "STATE_DICT_HOOKS", "TESTED", "Answer", "BatchInterpreter", "BatchNormalisation",
     "CustomOpDef", "FakeTensor", "FakeTensorMode", "FunctionMode", "FunctionalTensor",
     "Observing", "OpOverload", "OpOverloadPacket", "TorchDispatchMode", "TransformType",
-    "add_batch_dim", "add_legacy_batch_dim", "answer_by", "answering",
+    "accumulate", "add_batch_dim", "add_legacy_batch_dim", "answer_by", "answering",
     "are_functorch_transforms_active", "author_of", "base_of", "called_from", "can_trace",
     "compile_in_one_thread", "constant_in_graph", "current_graph_task_id", "current_interpreter",
     "custom_function_call", "declare_ordered", "disable_current_modes", "disable_functorch",
@@ -366,6 +366,41 @@ def without_forward_hooks(
                 kept = ((key, value) for key, value in state[name].items() if key not in left_out)
                 plain[name] = type(state[name])(kept)
     return plain
+
+
+def accumulate(parts: Sequence[tuple[torch.Tensor, torch.Tensor]], create_graph: bool) -> None:
+    """Add gradients to the ``.grad`` of leaves whose own hooks have seen them already.
+
+    Every other hook runs: those of the leaf's node, and those after accumulation.
+    """
+    leaves, gradients = [leaf for leaf, _ in parts], [gradient for _, gradient in parts]
+    with _leaves_lock:  # of two threads one would keep what the other has put in a hook's place
+        each_once = dict.fromkeys(leaves)
+        kept = [(own, dict(own)) for leaf in each_once if (own := leaf._backward_hooks)]
+        for own, hooks in kept:
+            own.update((key, _elsewhere(hook)) for key, hook in hooks.items())
+        try:
+            torch.autograd.backward(leaves, gradients, create_graph=create_graph)
+        finally:
+            for own, hooks in kept:  # but for those that a hook has removed meanwhile
+                own.update((key, hook) for key, hook in hooks.items() if key in own)
+
+
+_leaves_lock = threading.RLock()
+
+
+def _elsewhere(hook: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:
+    """A hook that is left out in this thread; others may run a graph meanwhile.
+
+    Of a leaf on another device it is left out in all: the thread of the device runs what is here.
+    """
+    here = threading.get_ident()
+
+    def call(gradient: torch.Tensor) -> Any:
+        mine = threading.get_ident() == here or gradient.device.type != "cpu"
+        return None if mine else hook(gradient)
+
+    return call
 
 
 def leave_function_mode(mode: Any) -> None:

@@ -219,7 +219,7 @@ class Application(Node):
         return [space.zero() if value is None and space else value for value, space in pairs]
 
     def pull(
-        self, gradients: Any, needed: Sequence[bool] | None, create_graph: bool, later: list[Any]
+        self, gradients: Any, needed: Sequence[bool] | None, create_graph: bool, later: Any
     ) -> Sequence[Any]:
         """Run backward."""
         rule, args = self._called(gradients, needed)

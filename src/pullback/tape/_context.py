@@ -284,6 +284,9 @@ _hooks: ContextVar[tuple[Any, ...]] = ContextVar("pullback.tape.saved_hooks", de
 class saved_variables_hooks:  # noqa: N801  # torch's name of the same is in this style
     """Pack what is saved for backward inside, and unpack it when a rule reads it.
 
+    What operations on tensors save is saved by torch: `torch.autograd.graph.saved_tensors_hooks`
+    packs that.
+
     Arguments:
         pack: given a Variable without history, gives what is kept in its place.
         unpack: given that, gives a Variable.

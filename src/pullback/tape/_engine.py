@@ -15,7 +15,7 @@ from typing import Any
 
 from pullback.tape._concurrency import drive, run
 from pullback.tape._mode import OFF, ON, Mode, running
-from pullback.tape._node import AccumulateGrad, GradientEdge, Node, plan
+from pullback.tape._node import AccumulateGrad, GradientEdge, Node, Step, plan
 from pullback.tape._refusal import hooked
 from pullback.tape._registry import space_of
 from pullback.tape._variable import Variable
@@ -62,6 +62,7 @@ class Pass:
                 self._inbox.setdefault(edge.node, []).append(arrival)
         self._commits: list[tuple[Variable, Any]] = []
         self._outside: list[Any] = []
+        self._later: dict[Callable[..., Any], list[Any]] = {}
 
     def run(self) -> None:
         """Run the nodes from synchronous code: one after another in this thread, if none waits."""
@@ -71,6 +72,7 @@ class Pass:
         with running(self._mode):
             for node, index in self._order.items():
                 self._step(index, node)
+            self._end()
 
     async def arun(self) -> None:
         """Run each node as soon as all that flows into it is there."""
@@ -87,10 +89,16 @@ class Pass:
                 lambda index: self._step(index, nodes[index]),
                 lambda index, pair: self._deliver(index, nodes[index], *pair),
             )
+            self._end()
+
+    def _end(self) -> None:
+        """Run what nodes have left until all has come to the rest of them."""
+        for together, parts in self._later.items():
+            self._outside.append(together(parts, self._create_graph))
 
     async def _awaited(
-        self, node: Any, gradients: list[Any], needed: list[bool] | None
-    ) -> tuple[Sequence[Any], list[Any]]:
+        self, node: Any, gradients: Sequence[Any], needed: list[bool] | None
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
         return await node.apull(gradients, needed, self._create_graph), gradients
 
     def _step(self, index: int, node: Node) -> Any:
@@ -101,24 +109,36 @@ class Pass:
         if len(arrivals) > 1:  # they may have come in another order
             arrivals.sort(key=itemgetter(0, 1))
         gradients = self._receive(node, arrivals)
-        needed = None if self._leaves else self._needed(node)  # None: no edge needs a look
         if type(node) is AccumulateGrad:
-            receives = self._leaves or self._wanted.get((node, 0)) is not None
-            if self._leaves and node.variable._requires_grad:  # still
-                self._commits.append((node.variable, gradients[0]))
-            if receives and node._hooks is not None:  # which find the gradient in its .grad
-                self._outside.append(functools.partial(node.run_hooks, (), gradients))
-        elif node in self._stops:
+            self._accumulate(node, gradients)
+            return None
+        if node in self._special:
+            self._take(node, gradients)
+        needed = None if self._leaves else self._needed(node)  # None: no edge needs a look
+        if node in self._stops:
+            gradients = self._before(node, gradients)
             self.captured.update(((node, n), gradient) for n, gradient in enumerate(gradients))
         elif needed is None or True in needed:  # else its own is the last that is wanted
+            gradients = self._before(node, gradients)
             if node.waits:
                 return functools.partial(self._awaited, node, gradients, needed)
-            later = self._outside if self._leaves else []
+            later = self._later if self._leaves else None
             sent = node.pull(gradients, needed, self._create_graph, later)
             self._deliver(index, node, sent, gradients)
         return None
 
-    def _receive(self, node: Node, arrivals: list[Arrival]) -> list[Any]:
+    def _accumulate(self, node: AccumulateGrad, gradients: Sequence[Any]) -> None:
+        """End at a leaf; the hooks of its node run where it receives the gradient."""
+        if self._leaves or self._wanted.get((node, 0)) is not None:
+            gradients = self._before(node, gradients)
+            if node._hooks is not None:  # which find the gradient in its .grad
+                self._outside += [functools.partial(s, ()) for s in node._hooks_after(gradients)]
+        if self._leaves and node.variable._requires_grad:  # still
+            self._commits.append((node.variable, gradients[0]))
+        if node in self._special:
+            self._take(node, gradients)
+
+    def _receive(self, node: Node, arrivals: list[Arrival]) -> Sequence[Any]:
         """The gradient of each output, added up in an order that no timing changes."""
         outputs = node.outputs
         leaf = type(node) is AccumulateGrad
@@ -143,27 +163,35 @@ class Pass:
                 space = outputs[number].space
                 if space is not None:
                     gradients[number] = space.total(part)
+        received: Sequence[Any] = gradients
         if node._prehooks is not None or (leaf and node.variable._hooks):
-            gradients = self._hooked(node, node.run_prehooks, gradients)
+            received = self._hooked(node, node._hooks_of_outputs(), gradients)
         if node._retained is not None:
             for number, reference in node._retained.items():
                 variable = reference()
-                if variable is not None and gradients[number] is not None:
-                    self._commits.append((variable, gradients[number]))
-        if node in self._special:
-            self._take(node, gradients)
+                if variable is not None and received[number] is not None:
+                    self._commits.append((variable, received[number]))
+        return received
+
+    def _before(self, node: Node, gradients: Sequence[Any]) -> Sequence[Any]:
+        """What the hooks before a rule that runs make of its gradients."""
+        if node._prehooks is None:
+            return gradients
+        return self._hooked(node, node._hooks_before(), gradients)
+
+    def _hooked(self, node: Node, hooks: Sequence[Step], gradients: Sequence[Any]) -> Sequence[Any]:
+        """What hooks make of gradients; where that is recorded, each is watched as rules are."""
+        for hook in hooks:
+            if not self._create_graph:
+                gradients = hook(gradients)
+                continue
+            received, read = gradients, list[Any]()
+            with running(Mode(True, read)):
+                gradients = hook(received)
+            gradients = hooked(node, read, gradients, received)
         return gradients
 
-    def _hooked(self, node: Node, run_hooks: Callable[..., Any], gradients: Any) -> Any:
-        """What hooks make of gradients; where that is recorded, they are watched as rules are."""
-        if not self._create_graph:
-            return run_hooks(gradients)
-        received, read = tuple(gradients), list[Any]()
-        with running(Mode(True, read)):
-            found = run_hooks(gradients)
-        return hooked(node, read, found, received)
-
-    def _take(self, node: Node, gradients: list[Any]) -> None:
+    def _take(self, node: Node, gradients: Sequence[Any]) -> None:
         """Keep the gradients that were asked for at this node."""
         for number, gradient in enumerate(gradients):
             if gradient is None or (node, number) not in self._wanted:
@@ -178,10 +206,11 @@ class Pass:
         """For each edge of a node, whether it leads to something wanted."""
         return [following in self._order for following, _ in node._next]
 
-    def _deliver(self, index: int, node: Node, sent: Sequence[Any], received: list[Any]) -> None:
+    def _deliver(
+        self, index: int, node: Node, sent: Sequence[Any], received: Sequence[Any]
+    ) -> None:
         if node._hooks is not None:
-            run_hooks = functools.partial(node.run_hooks, received=received)
-            sent = self._hooked(node, run_hooks, sent)
+            sent = self._hooked(node, node._hooks_after(received), sent)
         inbox = self._inbox
         leaves, order = self._leaves, self._order
         number = -1

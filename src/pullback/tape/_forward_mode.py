@@ -191,7 +191,7 @@ def _transposed(node: Node, tangents: Sequence[Any]) -> list[Any]:
     starts = [edge for edge in edges if edge is not None]
     decided: list[Any] = []
     with running(Mode(True, decided)):
-        sent = node.pull(zeros, [tangent is not None for tangent in tangents], True, [])
+        sent = node.pull(zeros, [tangent is not None for tangent in tangents], True, None)
     record = _record(sent, starts)
     if isinstance(node, Application):
         if _record([each[0] for each in decided if isinstance(each, tuple)], starts):

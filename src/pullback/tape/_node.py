@@ -4,6 +4,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 from pullback.errors import ArgumentError, ArgumentTypeError, GraphError
@@ -26,6 +27,7 @@ __all__ = [
 
 
 Edge = tuple["Node | None", int]
+Step = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class GradientEdge(NamedTuple):
@@ -146,27 +148,40 @@ class Node:
         """Give a Variable that is not a leaf the gradient of its output, as long as it lives."""
         self._retained = {**(self._retained or {}), output_nr: weakref.ref(variable)}
 
-    def run_prehooks(self, gradients: list[Any], hooks: Iterable[Any] = ()) -> list[Any]:
-        """What the hooks before the rule make of its gradients."""
+    # Each hook is a step from the gradients that reach it to those that leave it.
+
+    def _hooks_of_outputs(self) -> list[Step]:
+        """The hooks of what the node made: before all others, whether or not the rule runs."""
+        pairs = (self._prehooks or {}).values()
+        return [partial(self._at, number, hook) for number, hook in pairs if number is not None]
+
+    def _hooks_before(self) -> list[Step]:
+        """The hooks before the rule."""
         spaces = [output.space for output in self.outputs]
-        for number, hook in (*hooks, *(self._prehooks or {}).values()):
-            if number is None:
-                gradients = self._replaced(gradients, hook(tuple(gradients)), spaces)
-            elif gradients[number] is not None:
-                [gradients[number]] = self._replaced(
-                    [gradients[number]], hook(gradients[number]), [spaces[number]]
-                )
-        return gradients
+        pairs = (self._prehooks or {}).values()
+        return [partial(self._replaced, hook, spaces) for number, hook in pairs if number is None]
 
-    def run_hooks(self, sent: Any, received: Any) -> Any:
-        """What the hooks after the rule make of the gradients that it gave."""
+    def _hooks_after(self, received: Sequence[Any]) -> list[Step]:
+        """The hooks after the rule, which gave gradients for those that it had received."""
         spaces = [None if node is None else node.outputs[nr].space for node, nr in self._next]
-        for hook in list((self._hooks or {}).values()):
-            sent = self._replaced(sent, hook(tuple(sent), tuple(received)), spaces)
-        return sent
+        return [
+            partial(self._replaced, lambda sent, hook=hook: hook(sent, tuple(received)), spaces)
+            for hook in (self._hooks or {}).values()
+        ]
 
-    def _replaced(self, before: Any, answer: Any, spaces: Sequence[Space | None]) -> Any:
-        """The gradients that a hook gave in place of others, if it gave any."""
+    def _at(self, number: int, hook: Callable[[Any], Any], before: Sequence[Any]) -> Sequence[Any]:
+        """What the hook of one output makes of the gradients."""
+        if before[number] is None:
+            return before
+        space = self.outputs[number].space
+        [found] = self._replaced(lambda one: hook(*one), [space], [before[number]])
+        return [*before[:number], found, *before[number + 1 :]]
+
+    def _replaced(
+        self, hook: Callable[[Any], Any], spaces: Sequence[Space | None], before: Sequence[Any]
+    ) -> Sequence[Any]:
+        """The gradients that a hook gives in place of others, if it gives any."""
+        answer = hook(tuple(before))
         if answer is None:
             return before
         answers = answer if isinstance(answer, tuple) else (answer,)
@@ -193,7 +208,7 @@ class Node:
         """Forget the saved values after a backward pass that does not retain the graph."""
 
     def pull(
-        self, gradients: Any, needed: Sequence[bool] | None, create_graph: bool, later: list[Any]
+        self, gradients: Any, needed: Sequence[bool] | None, create_graph: bool, later: Any
     ) -> Sequence[Any]:
         """Run the rule.
 
@@ -201,7 +216,8 @@ class Node:
             gradients: one an output, None where nothing arrived.
             needed: for each edge, whether its gradient is wanted; None if all that can be.
             create_graph: whether the rule is recorded.
-            later: takes calls that are made when the whole pass has succeeded.
+            later: for a function the parts that it is called with when all nodes have run; what it
+                gives is called when the whole pass has succeeded. None if no leaf accumulates.
 
         Returns:
             One gradient an edge.
@@ -248,10 +264,10 @@ class AccumulateGrad(Node):
             Output(space_of(self.variable._data), self.variable.role, self.variable._data, True),
         )
 
-    def run_prehooks(self, gradients: list[Any], hooks: Iterable[Any] = ()) -> list[Any]:
+    def _hooks_of_outputs(self) -> list[Step]:
         """The hooks of the leaf go first."""
-        mine = [(0, hook) for hook in self.variable._hooks.values()]
-        return super().run_prehooks(gradients, mine) if mine or self._prehooks else gradients
+        mine = [partial(self._at, 0, hook) for hook in self.variable._hooks.values()]
+        return mine + super()._hooks_of_outputs()
 
 
 count = itertools.count()

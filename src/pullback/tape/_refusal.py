@@ -39,7 +39,7 @@ class _Refusal(Node):
         self.outputs = (Output(space_of(gradient._data), gradient.role, None, True),)
 
     def pull(
-        self, gradients: Any, needed: Sequence[bool] | None, create_graph: bool, later: list[Any]
+        self, gradients: Any, needed: Sequence[bool] | None, create_graph: bool, later: Any
     ) -> Sequence[Any]:
         """Pass the gradient on where nothing is asked of the rest."""
         if needed is None or any(needed[1:]):

@@ -1,5 +1,6 @@
 """`Variable`: a value on the tape."""
 
+import inspect
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -23,6 +24,10 @@ class Handle(AbstractContextManager["Handle"]):
         hook = entry[1] if isinstance(entry, tuple) else entry
         if not callable(hook):
             raise ArgumentTypeError("A hook is a callable.", given=repr(hook)[:60])
+        if True in map(inspect.iscoroutinefunction, (hook, type(hook).__call__)):
+            raise ArgumentTypeError(
+                "A hook is not awaited.", given=shown(hook), expected="no coroutine function"
+            )
         if not getattr(owner, name):
             setattr(owner, name, {})
         self._hooks, self._key = getattr(owner, name), object()

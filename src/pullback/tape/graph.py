@@ -2,8 +2,9 @@
 
 import json
 import math
-from typing import Any
+from typing import Any, NoReturn
 
+from pullback.errors import GraphError
 from pullback.internal._arguments import Count, checked, reading
 from pullback.internal._text import shortened
 from pullback.tape._context import saved_variables_hooks
@@ -83,7 +84,7 @@ def from_json(text: str) -> list[GradientEdge]:
         ArgumentError: it is no such JSON.
     """
     with reading("JSON of a graph", text, "what graph.to_json wrote"):
-        whole = json.loads(text)
+        whole = json.loads(text, parse_constant=_refuse)
         if whole["format"] != FORMAT:
             raise ValueError(f"format {whole['format']!r}, expected {FORMAT}")
         nodes = [_Read(str(entry["name"])) for entry in whole["nodes"]]
@@ -97,7 +98,15 @@ def from_json(text: str) -> list[GradientEdge]:
             node.next_functions = [  # type: ignore[bad-assignment]
                 (None, 0) if edge is None else _edge(nodes, *edge) for edge in entry["next"]
             ]
+        try:
+            plan(nodes, None)
+        except GraphError as error:  # a cycle
+            raise ValueError(error) from None
         return [_edge(nodes, *root) for root in whole["roots"]]
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
 
 
 def _edge(nodes: list[_Read], node: int, output: int) -> GradientEdge:
@@ -213,7 +222,7 @@ def _read_output(entry: dict[str, Any]) -> Output:
         data = float(data)
     space = None if name is None else Space()  # of a value that was read back: its name alone
     if space is not None:
-        space.name, space.plain = name, True
+        space.name, space.plain = str(name), data is not None
     return Output(space, str(entry["role"]), data, True)
 
 
@@ -228,14 +237,14 @@ def _parts(node: Node) -> list[str]:
     if node.name() != "AccumulateGrad":
         parts = [node.name().removesuffix("Backward"), role, *values]
         return [part for part in parts if part]
-    if not isinstance(node, AccumulateGrad):  # one that was read back
-        return [role or "leaf", *values]
-    name, gradient = node.variable.name, node.variable._grad
-    named = f"{name}: {role or 'leaf'}" if name else role or "leaf"
-    if isinstance(gradient, list):
-        notes = f"{len(gradient)} note{'s' if len(gradient) != 1 else ''}"
-        return [named, *values, ": ".join([notes, *(_short(note._data) for note in gradient[:1])])]
-    return [named, *values] + ([] if gradient is None else [f"grad {_short(gradient._data)}"])
+    notes = _notes(node).get("notes", [])
+    variable = node.variable if isinstance(node, AccumulateGrad) else None  # of one read back
+    name, gradient = (None, None) if variable is None else (variable.name, variable._grad)
+    parts = [f"{name}: {role or 'leaf'}" if name else role or "leaf", *values]
+    if notes or isinstance(gradient, list):
+        said = f"{len(notes)} note{'s' if len(notes) != 1 else ''}"
+        return [*parts, ": ".join([said, *(_short(note["text"]) for note in notes[:1])])]
+    return parts if gradient is None else [*parts, f"grad {_short(gradient._data)}"]
 
 
 def _short(data: Any) -> str:

@@ -1,51 +1,26 @@
 """Tensors on the tape, and the two bridges between its graphs and torch's.
 
-Imported when the first tensor is seen, or by name. Both bridges make the other graph a part of
-the one at hand, so that one backward crosses both ways, and every node runs when all that flows
-into it is there:
-
-- `from_torch` puts a `TorchNode` on the tape. It pulls a gradient through torch's graph as far
-  as the tensors that came off the tape, and hands it on to them; so the tape's engine goes on.
-- `to_torch` puts a `_Crossing` into torch's graph. Its inputs are the tensors that went onto the
-  tape upstream; its backward runs the tape between, and torch's engine goes on.
-
-Either engine may be in charge; each stops where the other graph is already accounted for.
+Imported when the first tensor is seen, or by name.
 """
 
 import functools
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from pullback.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    MissingExtraError,
-    UnsupportedError,
-)
-from pullback.internal._arguments import checked
-from pullback.tape._engine import Pass
+from pullback.errors import ArgumentError, ArgumentTypeError, MissingExtraError
 from pullback.tape._layout import batch_in
-from pullback.tape._mode import enable_grad, mode, no_grad
-from pullback.tape._node import GradientEdge, Node, Output, edge_of
-from pullback.tape._registry import Space, register_space, space_of
-from pullback.tape._spaces import NUMBER
-from pullback.tape._variable import Variable, describe, wrap
+from pullback.tape._mode import mode
+from pullback.tape._registry import Space, register_space
+from pullback.tape._variable import Variable, wrap
 
 try:
     import torch
-    from torch.autograd.function import BackwardCFunction
-    from torch.autograd.graph import GradientEdge as TorchEdge
 except ModuleNotFoundError as error:
     what = "pullback.tape.tensor needs the package torch, which is not installed."
     raise MissingExtraError(what, mend="pip install 'pullback[tensor]'") from error
 
-from pullback.internal.torch import (
-    are_functorch_transforms_active,
-    get_unwrapped,
-    is_functorch_wrapped_tensor,
-    version_of,
-)
+from pullback.internal.torch import version_of
+from pullback.tape._bridges import from_torch, refuse_derivative, to_torch
 
 __all__ = ["TensorSpace", "call", "from_torch", "to_torch"]
 
@@ -117,26 +92,8 @@ _VERBS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def _refuse_derivative(tensor: torch.Tensor) -> None:
-    """Refuse a tensor that carries a derivative which neither graph would carry on."""
-    inner: Any = tensor
-    while is_functorch_wrapped_tensor(inner) and not inner.requires_grad:
-        inner = get_unwrapped(inner)
-    if inner.requires_grad and is_functorch_wrapped_tensor(tensor):
-        what = "a transform of torch.func differentiates"
-    elif torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None:
-        what = "has a tangent of torch's forward mode"
-    else:
-        return
-    raise UnsupportedError(
-        f"A tensor that {what} was put on the tape, where that derivative would be lost.",
-        given=f"shape {tuple(tensor.shape)}",
-        mend="Use grad, jvp and vmap of pullback.tape, or tensor.detach() if it is a constant.",
-    )
-
-
 def _space(tensor: torch.Tensor) -> Space:
-    _refuse_derivative(tensor)
+    refuse_derivative(tensor)
     if tensor.requires_grad:
         raise ArgumentError(
             "A tensor with a history in torch's graph was put into a Variable, where its gradient "
@@ -175,226 +132,3 @@ def call(function: Callable[..., torch.Tensor], *values: Any, number: bool = Fal
             "The function given to call returned no tensor.", given=type(result).__name__
         )
     return from_torch(result, number=number)
-
-
-@checked
-def from_torch(tensor: torch.Tensor, role: str = "", number: bool = False) -> Variable:
-    """Put a tensor on the tape; a gradient that comes back flows on in torch's graph.
-
-    Arguments:
-        tensor: a tensor, with or without a history.
-        role: the role of the Variable.
-        number: give a number rather than a tensor; the tensor then has one element.
-
-    Raises:
-        ArgumentTypeError: it is no tensor.
-        ArgumentError: it should be a number and has not one element.
-
-    Example:
-        >>> weight = torch.tensor([1.0, 2.0], requires_grad=True)
-        >>> loss = from_torch(weight.pow(2).sum(), number=True) * 3
-        >>> loss.backward()
-        >>> weight.grad
-        tensor([ 6., 12.])
-    """
-    if number and tensor.numel() != 1:
-        raise ArgumentError(
-            "Only a tensor of one element is a number.", given=f"shape {tuple(tensor.shape)}"
-        )
-    _refuse_derivative(tensor)
-    plain = tensor.detach()
-    data = plain.item() if number else plain
-    if not (tensor.requires_grad and mode.get().grad):
-        return wrap(data, role)
-    node = TorchNode(tensor, role, data)
-    return wrap(data, role, node, 0)
-
-
-@checked
-def to_torch(variable: Variable) -> torch.Tensor:
-    """Take a value off the tape; a gradient that comes back in torch's graph flows on here.
-
-    A number becomes a tensor of no dimensions and float64.
-
-    Arguments:
-        variable: a Variable of a tensor or a number.
-
-    Raises:
-        ArgumentTypeError: it is neither.
-
-    Example:
-        >>> x = Variable(3.0, requires_grad=True)
-        >>> torch.exp(to_torch(x * 2)).log().backward()
-        >>> x.grad
-        Variable(2.0)
-    """
-    data = variable._data
-    space = space_of(data)
-    if space is NUMBER:
-        tensor = torch.tensor(float(data), dtype=torch.float64)
-    elif isinstance(space, TensorSpace):
-        # Of a constant that inference made torch would save nothing for a derivative, but refuse.
-        constant = data.is_inference() and not torch.is_inference_mode_enabled()
-        tensor = data.clone() if constant else data
-    else:
-        raise ArgumentTypeError(
-            f"A {space.name} is no tensor.", given=describe(variable),
-            expected="a Variable of a tensor or a number",
-        )  # fmt: skip
-    now = mode.get()
-    if not variable._requires_grad:
-        return tensor
-    if not now.grad:
-        if now.watch is not None:
-            now.watch.append(variable)
-        return tensor
-    if are_functorch_transforms_active():
-        raise UnsupportedError(
-            "A value with a history on the tape was taken off it inside a transform of torch.func, "
-            "which cannot follow it.",
-            given=describe(variable),
-            mend="Use grad, jvp and vmap of pullback.tape, or detach() if it is a constant.",
-        )
-    entry = _Entry(variable)
-    # Without it torch would record no crossing of the tape's own values; and its hook runs where
-    # torch accumulates into leaves, not where it was only asked for some gradients.
-    anchor = torch.empty(0, requires_grad=True)
-    anchor.register_hook(_accumulate)
-    with torch.enable_grad():
-        return _Crossing.apply(entry, tensor, anchor, *[node.tensor for node in entry.upstream])
-
-
-class _Entry:
-    """Where a value left the tape for torch's graph."""
-
-    def __init__(self, variable: Variable) -> None:
-        self.edge = GradientEdge(*edge_of(variable))  # type: ignore[bad-argument-type]
-        self.number = space_of(variable._data) is NUMBER
-        # The nearest nodes upstream where tensors came onto the tape.
-        below = lambda node: () if isinstance(node, TorchNode) else node._next  # noqa: E731
-        nodes = _reached(self.edge.node, below)
-        self.upstream = [node for node in nodes if isinstance(node, TorchNode)]
-        self.stopped_by: int | None = None
-
-
-def _accumulate(signal: torch.Tensor) -> None:
-    """Give the leaves of the tape what a pass has brought them."""
-    signal.__dict__.pop("tape_pass").commit(retain_graph=True)
-
-
-class _Crossing(torch.autograd.Function):
-    """A value of the tape in torch's graph."""
-
-    @staticmethod
-    def forward(ctx: Any, entry: _Entry, value: torch.Tensor, *upstream: torch.Tensor) -> Any:
-        ctx.entry = entry
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        entry: _Entry = ctx.entry
-        (gradient,) = gradients
-        if entry.stopped_by is not None and (
-            entry.stopped_by == threading.get_ident() or gradient.device.type != "cpu"
-        ):
-            return (None,) * (3 + len(entry.upstream))
-        recorded = torch.is_grad_enabled()
-        with enable_grad() if recorded else no_grad():
-            arriving = from_torch(gradient, number=entry.number)
-            the_pass = Pass([(entry.edge, arriving)], create_graph=recorded, stops=entry.upstream)
-            the_pass.run()
-            found = [the_pass.captured.get((node, 0)) for node in entry.upstream]
-            sent = [None if each is None else to_torch(each) for each in found]
-        signal: Any = torch.empty(0)
-        signal.tape_pass = the_pass
-        return None, None, signal, *sent
-
-
-def _reached(start: Any, below: Callable[[Any], Any]) -> Iterator[Any]:
-    """The nodes that are reached along the edges that `below` gives of each, all of them once."""
-    seen, stack = {start}, [start]
-    while stack:
-        node = stack.pop()
-        yield node
-        for following, _ in below(node):
-            if following is not None and following not in seen:
-                seen.add(following)
-                stack.append(following)
-
-
-class TorchNode(Node):
-    """A part of torch's graph, up to a tensor that came onto the tape, as one node there."""
-
-    __slots__ = ("crossings", "leaves", "outputs", "tensor", "written")
-
-    def __init__(self, tensor: torch.Tensor, role: str, data: Any) -> None:
-        self.tensor = tensor
-        self.outputs = (Output(space_of(data), role, None, True),)
-        self.crossings, self.leaves, self.written = _walk(tensor)
-        super().__init__("TorchBackward", [node.entry.edge for node in self.crossings])
-
-    def pull(
-        self, gradients: Sequence[Any], needed: Any, create_graph: bool, later: list[Any]
-    ) -> Sequence[Any]:
-        """Pull a gradient through torch's graph, to the tape's values and torch's leaves."""
-        gradient = to_torch(gradients[0]).to(self.tensor).reshape(self.tensor.shape)
-        entries = [node.entry for node in self.crossings]
-        for entry in entries:
-            entry.stopped_by = threading.get_ident()
-        try:
-            inputs: Any = [*(TorchEdge(node, 0) for node in self.crossings), *self.leaves]
-            pulled = torch.autograd.grad(
-                self.tensor, inputs, gradient, retain_graph=True, create_graph=create_graph,
-                allow_unused=True,
-            )  # fmt: skip
-        finally:
-            for entry in entries:
-                entry.stopped_by = None
-        for leaf, each in zip(self.leaves, pulled[len(entries) :], strict=True):
-            if each is not None:  # added to its .grad, with its hooks
-                add = functools.partial(torch.autograd.backward, create_graph=create_graph)
-                later.append(functools.partial(add, [leaf], [each]))
-        return [
-            None if each is None else from_torch(each, number=entry.number)
-            for each, entry in zip(pulled, entries, strict=False)
-        ]
-
-    def push(self, tangents: Any) -> None:
-        """Let it be derived from `pull`: torch's own rules are linear, those of others are tried.
-
-        That they add up for two gradients is seen in this call, in the dtype at hand.
-        """
-        if not self.written:
-            return
-        draw = torch.Generator().manual_seed(0)
-        a, b = (torch.randn(self.tensor.shape, dtype=torch.float64, generator=draw) for _ in "ab")
-        rows = zip(*[self.pull([wrap(c)], None, False, []) for c in (a, b, a + b)], strict=True)
-        near = 8 * torch.finfo(self.tensor.dtype).eps ** 0.5
-        for row in rows:
-            first, last, both = (to_torch(each) for each in row if each is not None)
-            if not torch.allclose(first + last, both, near, near, equal_nan=True):
-                raise UnsupportedError(
-                    f"The backward of {self.written[0]} of torch is not linear, so no tangent can "
-                    "be derived from it.",
-                    mend="Put it into a Function of the tape that has a jvp.",
-                )
-
-
-def _walk(tensor: torch.Tensor) -> tuple[list[Any], list[torch.Tensor], list[str]]:
-    """What torch's graph of a tensor begins with: values of the tape, and torch's own leaves.
-
-    And the names of the Functions in it whose rules somebody wrote.
-    """
-    if tensor.grad_fn is None:
-        return [], [tensor], []
-
-    def crosses(node: Any) -> bool:
-        return isinstance(getattr(node, "entry", None), _Entry)
-
-    below = lambda node: () if crosses(node) else node.next_functions  # noqa: E731
-    nodes: list[Any] = list(_reached(tensor.grad_fn, below))
-    ends = [getattr(node, "variable", None) for node in nodes if not node.next_functions]
-    leaves = [leaf for leaf in ends if isinstance(leaf, torch.Tensor)]
-    crossings = [node for node in nodes if crosses(node)]
-    by_others = [node for node in nodes if issubclass(type(node), BackwardCFunction)]
-    return crossings, leaves, [node.name() for node in by_others if not crosses(node)]
