@@ -151,6 +151,49 @@ def test_a_gradient_taken_in_batches(engine_runs):
     torch.testing.assert_close(*results)
 
 
+class Turn(pullback.Function):
+    """Its backward applies a Function to the cotangent, as a linear map that is its own inverse."""
+
+    _direct = True
+
+    @staticmethod
+    def forward(x, adjoint):
+        return -x.flip(0)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.adjoint = inputs[1]
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return Turn.apply(cotangent, not ctx.adjoint), None
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_gradients_taken_in_batches_are_differentiated(outputs):
+    def apply(x):
+        if outputs == 1:
+            return Turn.apply(x, False)
+        return DirectScale.apply(Turn.apply(x, False), x.detach(), 2)[0]
+
+    def rows_of(x, *, at_once):
+        y = apply(x).square()
+        if at_once:
+            return torch.autograd.grad(
+                y, x, torch.eye(3), is_grads_batched=True, create_graph=True
+            )[0]
+        single = [torch.autograd.grad(y, x, row, create_graph=True)[0] for row in torch.eye(3)]
+        return torch.stack(single)
+
+    found = []
+    for at_once in (True, False):
+        x = torch.arange(1.0, 4.0, requires_grad=True)
+        # A sum with what is differentiated: a lost history would be a wrong number, and no error.
+        total = rows_of(x, at_once=at_once).square().sum() + x.sum()
+        found.append(torch.autograd.grad(total, x)[0])
+    torch.testing.assert_close(*found)
+
+
 def test_torch_runs_the_rules_themselves():
     x, weight = inputs()
     node = DirectScale.apply(x, weight, 2)[0].grad_fn

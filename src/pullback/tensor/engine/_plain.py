@@ -37,6 +37,7 @@ from pullback.tensor.call._application import (
 from pullback.tensor.call._call import Call
 from pullback.tensor.call._definition import Definition
 from pullback.tensor.call._refusals import refuse_mutation, refuse_written
+from pullback.tensor.rules._batching import gradients_by_item
 from pullback.tensor.rules._second_order import differentiable_gradient
 from pullback.tensor.values import _random
 from pullback.tensor.values._autocast import scope
@@ -178,7 +179,15 @@ def _make_direct(name: str, definition: Definition) -> Any:
     split: Any = definition.setup_context
 
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        return run_in_batch(definition, ctx, cotangents, _run_direct)
+        if not torch.is_grad_enabled():
+            return run_in_batch(definition, ctx, cotangents, _run_direct)
+
+        def compute(given: Sequence[Any]) -> tuple[Any, ...]:
+            found = _run_direct(definition, ctx, given)
+            return found if isinstance(found, tuple) else (found,)
+
+        # A Function that backward applies to a batch of cotangents would get no history.
+        return tuple(gradients_by_item(compute, cotangents))
 
     body = {
         "forward": staticmethod(definition.forward),

@@ -1,6 +1,6 @@
 """Look below the wrappers that transforms put around tensors."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ from torch.autograd import forward_ad
 from pullback.internal import torch as _functorch
 from pullback.internal.torch import (
     TransformType,
+    add_legacy_batch_dim,
     disable_functorch,
     forward_level,
     get_interpreter_stack,
@@ -20,8 +21,10 @@ from pullback.internal.torch import (
     is_legacy_batchedtensor,
     is_traced,
     is_view,
+    legacy_batch_level,
     maybe_get_bdim,
     maybe_get_level,
+    remove_legacy_batch_dim,
     storage_of,
     unwrap_if_dead,
 )
@@ -165,12 +168,29 @@ def nodes(tensor: torch.Tensor) -> list[Any]:
 
 def tangent_of(tensor: torch.Tensor) -> torch.Tensor | None:
     """The tangent at the innermost forward-mode level; torch gives a sparse tensor none."""
+    if is_legacy_batchedtensor(tensor):
+        return _within_batch(tangent_of, tensor, legacy_batch_level())
     strided = innermost(tensor).layout is torch.strided  # a wrapper of torch 2.7 says that it is
     return forward_ad.unpack_dual(tensor, level=0).tangent if strided else None
 
 
+def _within_batch(
+    function: Callable[[torch.Tensor], torch.Tensor | None], tensor: torch.Tensor, level: int
+) -> torch.Tensor | None:
+    """A function of what lies below a batch of `is_grads_batched`, as a batch.
+
+    Such a batch lies above forward mode, whose operations it does not know.
+    """
+    if not is_legacy_batchedtensor(tensor):
+        return function(tensor)
+    found = _within_batch(function, remove_legacy_batch_dim(tensor, level), level - 1)
+    return None if found is None else add_legacy_batch_dim(found, level)
+
+
 def primal(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor without the tangent that it has at the innermost forward-mode level."""
+    if is_legacy_batchedtensor(tensor) and tangent_of(tensor) is not None:
+        return _within_batch(primal, tensor, legacy_batch_level())
     if not is_batchedtensor(tensor):
         return tensor if tangent_of(tensor) is None else forward_ad.unpack_dual(tensor, level=0)[0]
     level, dim = maybe_get_level(tensor), maybe_get_bdim(tensor)

@@ -182,8 +182,7 @@ def _minimise(points: Tensor, ratio: Tensor, known: Tensor, is_known: list[bool]
 
     The slope of the quadratic form in them is zero where they are free.
     """
-    energy = _energies(ratio)
-    form, moved = energy[..., [1, 2, 4, 5], :][..., [1, 2, 4, 5]], energy[..., [1, 2, 4, 5], 3:4]
+    form, moved = _energies(ratio)
     known = known.unflatten(-2, (-1, 2))
     given = torch.cat([known[..., :-1, :, :], known[..., 1:, :, :]], dim=-2)
     slope = _at_points(form @ given + moved * points.diff(dim=-2).unsqueeze(-2))
@@ -266,11 +265,16 @@ def _solve(diagonal: Tensor, below: Tensor, right: Tensor) -> Tensor:
     return both.flatten(-4, -3)[..., :count, :, :]
 
 
-def _energies(ratio: Tensor) -> Tensor:
-    """The quadratic forms ``[..., segments, 6, 6]`` of the squared jerk on each segment."""
+def _energies(ratio: Tensor) -> tuple[Tensor, Tensor]:
+    """The quadratic form of the squared jerk on each segment in what it has at its two ends.
+
+    Of velocities and accelerations ``[..., segments, 4, 4]``, and of them and the difference of the
+    two positions ``[..., segments, 4, 1]``.
+    """
     table = torch.tensor(_HERMITE, dtype=torch.float64, device=ratio.device)[3:]
     form = table.T @ torch.tensor(_JERK, dtype=torch.float64, device=ratio.device) @ table
-    one = torch.ones_like(ratio)
-    units = torch.stack([one, ratio, ratio**2] * 2, dim=-1)
-    form = form * units.unsqueeze(-1) * units.unsqueeze(-2)
-    return form / (ratio**5)[..., None, None]
+    free = form[[1, 2, 4, 5]]
+    units = torch.stack([ratio, ratio**2] * 2, dim=-1).unsqueeze(-1)
+    moved, own = free[:, 3:4] * units, free[:, [1, 2, 4, 5]] * units * units.mT
+    whole = (ratio**5)[..., None, None]
+    return own / whole, moved / whole

@@ -96,8 +96,19 @@ def weights_adjoint(
     """
     row, _, columns = _columns(x, conditions, weights, geometry)
     stacked = torch.stack([cotangent.to(weights.dtype) for cotangent in cotangents[1:]], dim=2)
-    kernel = "bhkd,bhmd->hkm" if weights.shape[0] == 1 else "bhkd,bhmd->bhkm"
-    steep = torch.einsum(kernel, stacked, torch.stack(columns, dim=2))
-    steep = steep[None] if weights.shape[0] == 1 else steep
+    many = torch.stack(columns, dim=2)
+    if weights.shape[0] == 1:
+        stacked, many = _side_by_side(stacked), _side_by_side(many)
+    steep = stacked @ many.mT
     alone = weights.shape[1] == x.shape[1]
     return steep if alone else torch.zeros_like(weights).index_add(1, row, steep)
+
+
+def _side_by_side(each: Tensor) -> Tensor:
+    """From ``[batch, horizon, many, dof]`` to ``[1, horizon, many, batch * dof]``.
+
+    A product over the last dimension sums over trajectories then, which share their weights.
+    """
+    # By operations that the vmap of `is_grads_batched` knows: not torch.einsum, nor flatten.
+    batch, horizon, many, dof = each.shape
+    return each.permute(1, 2, 0, 3).reshape(1, horizon, many, batch * dof)
