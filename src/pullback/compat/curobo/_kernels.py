@@ -66,9 +66,9 @@ class _Step:
         """Return position, velocity, acceleration and jerk of the arguments of ``forward``.
 
         Torch differentiates the operations in less time than ``backward`` takes, which is for
-        compiled code, classes with rules of their own and who calls it.
+        classes with rules of their own and who calls it.
         """
-        if cls.__module__ == __name__ and not torch.compiler.is_compiling():
+        if cls.__module__ == __name__:
             return cls.forward(_NO_CONTEXT, *args, **kwargs)
         rules: Any = super()
         return rules.apply(*args, **kwargs)

@@ -6,8 +6,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pullback.errors import ArgumentError, ArgumentTypeError
+from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.internal.kernels._kernel import broadcast_shapes
+from pullback.internal.torch import (
+    TransformType,
+    get_interpreter_stack,
+    get_unwrapped,
+    innermost,
+    is_batchedtensor,
+    is_functorch_wrapped_tensor,
+    maybe_get_level,
+    run_eagerly,
+)
 from pullback.trajectory._checks import concrete
 
 __all__ = ["check_shapes", "fill"]
@@ -67,15 +77,29 @@ def fill(
 
     Nothing may be written into inputs; a buffer that is ``None`` is not asked for.
     """
+    if any(buffer is not None for buffer in buffers.values()):
+        _fill(buffers, values, inputs)
+
+
+def _fill(
+    buffers: Mapping[str, Any], values: Sequence[Tensor], inputs: Mapping[str, Tensor]
+) -> None:
     wanted = dict(zip(buffers, values, strict=True))
     given = {name: buffer for name, buffer in buffers.items() if buffer is not None}
     for name, buffer in given.items():
         _check_kind(name, buffer, wanted[name])
-    if given:
-        _check_apart(given, inputs)
+    _check_apart(given, inputs)
+    for name, buffer in given.items():
+        _check_levels(name, buffer, wanted[name])
     with torch.no_grad():
         for name, buffer in given.items():
             buffer.detach().copy_(wanted[name].detach())
+
+
+# What shares memory is known to no graph.
+run_eagerly(
+    _fill, "Out buffers of pullback.compat.curobo are filled outside of graphs: pass None instead."
+)
 
 
 def _check_kind(name: str, buffer: Any, values: Tensor) -> None:
@@ -89,10 +113,37 @@ def _check_kind(name: str, buffer: Any, values: Tensor) -> None:
         )
 
 
+def _check_levels(name: str, buffer: Tensor, values: Tensor) -> None:
+    """Refuse a buffer that a transform of torch.func does not let be filled.
+
+    A level of derivatives lets be written only what it is given, and the items of a batch need
+    buffers of their own.
+    """
+    derivatives = TransformType.Grad, TransformType.Jvp
+    stack = get_interpreter_stack() or ()
+    need = {level.level() for level in stack if level.key() in derivatives}
+    need |= {level for level, batched in _levels(values) if batched}
+    if not need <= {level for level, _ in _levels(buffer)}:
+        raise UnsupportedError(
+            f"The out buffer {name} is not an argument of what torch.func transforms.",
+            expected="a buffer that the transformed function is given; for vmap one for each item",
+            mend="Pass None, and take the values that are returned.",
+        )
+
+
+def _levels(tensor: Tensor) -> list[tuple[int, bool]]:
+    """The levels of torch.func that a tensor is of, and whether it is a batch there."""
+    found = []
+    while is_functorch_wrapped_tensor(tensor):
+        found.append((maybe_get_level(tensor), is_batchedtensor(tensor)))
+        tensor = get_unwrapped(tensor)
+    return found
+
+
 def _check_apart(buffers: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> None:
     """Refuse what would change an input, or be overwritten; slices of one tensor lie apart.
 
-    While a graph is traced the compiler keeps apart what shares memory.
+    While a program is exported there is no memory yet.
     """
     of_inputs = {_storage(tensor): name for name, tensor in inputs.items()}
     together: dict[int, dict[str, Tensor]] = {}
@@ -121,13 +172,13 @@ def _shared(name: str, what: str) -> ArgumentError:
 
 
 def _storage(tensor: Tensor) -> int | None:
-    plain = concrete(tensor)
-    return None if plain is None else plain.untyped_storage().data_ptr()
+    known = concrete(tensor) is not None
+    return innermost(tensor).untyped_storage().data_ptr() if known else None
 
 
 def _elements(buffer: Tensor) -> Tensor:
     """Where each element lies in its storage, in bytes."""
-    plain: Any = concrete(buffer)
+    plain = innermost(buffer)
     places = torch.full((), plain.storage_offset(), device="cpu")
     for size, stride in zip(plain.shape, plain.stride(), strict=True):
         places = places[..., None] + torch.arange(size, device="cpu") * stride
