@@ -4,13 +4,22 @@ And its `vmap`: the mapped dimension becomes a part of the batch that it has alr
 """
 
 from collections.abc import Callable
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, Never, ParamSpec, TypeVar
 
 import torch
 
+from pullback.errors import UnsupportedError
 from pullback.internal.kernels._backend import is_plain
+from pullback.internal.torch import are_functorch_transforms_active, is_known_to_export
 
-__all__ = ["Kernel", "broadcast_batch", "broadcast_shapes", "fold_batch", "register_kernel"]
+__all__ = [
+    "Kernel",
+    "apply_rules",
+    "broadcast_batch",
+    "broadcast_shapes",
+    "fold_batch",
+    "register_kernel",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,9 +43,19 @@ class Kernel(Generic[P, R]):
         self._operator: Any = torch.library.custom_op(name, function, mutates_args=())
         self.register_fake = self._operator.register_fake
         self.register_vmap = self._operator.register_vmap
+        self._operator.register_autograd(self._refuse)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return (self._function if is_plain(*args) else self._operator)(*args, **kwargs)
+
+    def _refuse(self, ctx: Any, *cotangents: Any) -> Never:
+        raise UnsupportedError(
+            f"The operator {self._operator._qualname} has no derivative of its own.",
+            given="a program of torch.export, perhaps, which keeps the operator and drops the rule "
+            "of differentiation around it",
+            expected="an export for inference",
+            mend="To train, use the function itself or torch.compile.",
+        )
 
 
 def register_kernel(name: str) -> Callable[[Callable[P, R]], Kernel[P, R]]:
@@ -51,6 +70,18 @@ def register_kernel(name: str) -> Callable[[Callable[P, R]], Kernel[P, R]]:
         tensor([2., 2.])
     """
     return lambda function: Kernel(name, function)
+
+
+def apply_rules(function: Any, *inputs: Any) -> Any:
+    """Apply a Function over a kernel, or in a program that Dynamo exports its forward alone.
+
+    There (``strict=True``) torch keeps what forward does without gradients, and drops the rule, in
+    silence. The operator alone refuses to be differentiated, and plain torch needs no rule.
+    """
+    exported = torch.compiler.is_dynamo_compiling() and is_known_to_export()
+    if exported and not are_functorch_transforms_active():
+        return function.forward(*inputs)
+    return function.apply(*inputs)
 
 
 def fold_batch(operator: Callable[..., Any], tensors: int) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from pullback.internal.kernels._backend import implementation, is_recorded
-from pullback.internal.kernels._kernel import fold_batch, register_kernel
+from pullback.internal.kernels._kernel import apply_rules, fold_batch, register_kernel
 from pullback.tensor import Function
 from pullback.trajectory.kernels.accumulate import _reference as accumulate
 from pullback.trajectory.kernels.stencil import _reference as stencil
@@ -144,7 +144,7 @@ def move_lines(weights: Tensor, word: str, x: Tensor, known: Tensor) -> tuple[Te
         reference, numbers = _reference(word)
         parts = reference.apply(flat, known, weights, numbers)
     else:
-        parts = Levels.apply(weights, word, False, flat, known)
+        parts = apply_rules(Levels, weights, word, False, flat, known)
     if flat is x:
         return parts
     return tuple(part.reshape(*batch, *part.shape[1:]) for part in parts)

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
-from pullback.internal.kernels._kernel import broadcast_shapes
+from pullback.internal.kernels._kernel import apply_rules, broadcast_shapes
 from pullback.trajectory._checks import check_points, concrete, fits_within, plain, wide_dtype
 from pullback.trajectory._motion import Motion
 from pullback.trajectory._seconds import normalise_duration, normalise_times
@@ -149,8 +149,8 @@ class Plan:
         options = {"dtype": alpha.dtype, "device": alpha.device}
         # No two are one tensor: a compiler takes none in two places.
         scale, active = torch.zeros(0, samples, **options), torch.zeros(0, samples, **options)
-        return LeastMotion.apply(
-            alpha, torch.zeros(columns, 4, samples, **options), values,
+        return apply_rules(
+            LeastMotion, alpha, torch.zeros(columns, 4, samples, **options), values,
             torch.zeros(columns, 0, samples, **options), place, scale, active,
             torch.zeros((), dtype=torch.bool, device=alpha.device), self.order, "",
         )[0]  # fmt: skip

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from pullback.internal.kernels._backend import cpu_or_reference, implementation, is_plain
+from pullback.internal.kernels._kernel import apply_rules
 from pullback.internal.torch import is_functorch_wrapped_tensor
 from pullback.tensor import Function
 from pullback.trajectory._checks import (
@@ -20,6 +21,7 @@ from pullback.trajectory._checks import (
     plain,
 )
 from pullback.trajectory._seconds import MOST_SECONDS
+from pullback.trajectory.kernels.banded import _reference
 
 __all__ = ["Preconditioner"]
 
@@ -219,7 +221,7 @@ def multiply(factor: Tensor, x: Tensor) -> Tensor:
 def substitute(factor: Tensor, right: Tensor, *, transposed: bool = False) -> Tensor:
     """``R^-1 B [..., size, dof]``, or ``R^-T B``; batches are columns."""
     rows = right.movedim(-2, 0)
-    found = Substitution.apply(rows.flatten(1), factor, transposed)
+    found = apply_rules(Substitution, rows.flatten(1), factor, transposed)
     return found.unflatten(1, rows.shape[1:]).movedim(0, -2)
 
 
@@ -229,8 +231,9 @@ class Substitution(Function):
     @staticmethod
     def forward(right: Tensor, factor: Tensor, transposed: bool) -> Tensor:
         """Substitute; where something watches, in plain torch."""
-        backend = cpu_or_reference(right.device) if is_plain(right, factor) else "reference"
-        kernels = implementation("pullback.trajectory.kernels.banded", backend)
+        kernels: Any = _reference
+        if is_plain(right, factor) and cpu_or_reference(right.device) == "cpu":
+            kernels = implementation("pullback.trajectory.kernels.banded", "cpu")
         return kernels.substitute(factor, right, transposed)
 
     @staticmethod

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
+from pullback.internal.kernels._kernel import apply_rules
 from pullback.internal.torch import innermost
 from pullback.trajectory._checks import concrete, somewhere
 from pullback.trajectory._limits import Limits, range_of
@@ -153,8 +154,9 @@ def keep_limits(plan: Plan, x: Tensor, limits: Limits, step: Tensor) -> tuple[Te
     target = torch.where(active > 0, program.upper, program.lower) - program.value
     target = torch.where(active != 0, target / unit, 0.0).unsqueeze(-3)
     joints, (few, samples) = target.shape[:-3], (alpha.shape[-2], plan.samples)
-    change = LeastMotion.apply(
-        alpha, x.new_zeros(*joints, 1, 4, samples), x.new_zeros(*joints, 1, few), target, place,
+    change = apply_rules(
+        LeastMotion, alpha, x.new_zeros(*joints, 1, 4, samples),
+        x.new_zeros(*joints, 1, few), target, place,
         program.scale.expand_as(program.level), active, kink, plan.order, names,
     )[0].squeeze(-3)  # fmt: skip
     away = torch.where(inside.isfinite(), inside - change, 0.0).detach()
