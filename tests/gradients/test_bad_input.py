@@ -139,3 +139,11 @@ def test_bad_arguments(call):
 def test_a_number_beyond_all_floats(name):
     with pytest.raises(ArgumentError, match="larger than any"):
         getattr(room, name)(torch.ones(3), 10**400)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+@pytest.mark.parametrize("std", [2 + 0j, torch.tensor(2 + 0j)], ids=["number", "tensor"])
+def test_a_complex_deviation(dtype, std):
+    with pytest.raises(ArgumentTypeError, match="std is complex") as caught:
+        room.noise_gradient(torch.ones(3, dtype=dtype), std)
+    assert caught.value.mend == "Pass std.real."  # a complex x takes none either

@@ -62,6 +62,20 @@ def test_inductor_rounds_to_the_dtype(dtype):
     torch.testing.assert_close(got, weight.to(dtype).float(), rtol=0.0, atol=0.0)
 
 
+@refused_before_2_9
+def test_a_rounded_gradient_is_differentiated_again():
+    torch._dynamo.reset()
+    weight = torch.tensor([1.2345678, -0.1, 3.3])
+
+    def f(x):
+        return (room.dtype_gradient(x, torch.bfloat16).square() * weight).sum()
+
+    for transformed in (torch.func.grad(f), torch.func.jacrev(torch.func.jacrev(f))):
+        compiled = torch.compile(transformed, backend="aot_eager", fullgraph=True)
+        x = torch.tensor([0.123456789, -1.1, 2.7])
+        torch.testing.assert_close(compiled(x), transformed(x), rtol=0.0, atol=0.0)
+
+
 @each([row for row in FLOWING if row.name in {"scale_gradient", "scale_both.tensor"}])
 @refused_before_2_9
 def test_compiled_torch_func_keeps_the_backward(row):

@@ -253,3 +253,22 @@ def test_a_residual_that_has_changed_in_place_since_is_noticed():
     weight.mul_(5)  # as an optimiser changes a parameter
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.backward()
+
+
+def test_a_method_says_how_it_is_called():
+    class Layer:
+        factor = 3.0
+
+        @pullback.custom_vjp
+        def scale(self, x):
+            return self.factor * x
+
+        scale.defvjp(
+            lambda self, x: (self.factor * x, self), lambda self, g: (None, self.factor * g)
+        )
+
+    layer, x = Layer(), torch.ones(2)
+    with pytest.raises(ArgumentTypeError, match="missing a required argument: 'x'") as caught:
+        layer.scale(x)
+    assert "call Layer.scale(self, ...)" in str(caught.value)
+    assert torch.equal(torch.func.grad(lambda x: Layer.scale(layer, x).sum())(x), 3 * x)

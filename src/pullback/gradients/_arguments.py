@@ -3,6 +3,7 @@
 A module has no ``x`` yet when it is constructed, and checks what can be said without one.
 """
 
+import numbers
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -128,13 +129,16 @@ def check_dtype(dtype: Any, x: Tensor | None, function: str, name: str = "dtype"
 
 def check_std(std: Any, x: Tensor | None, function: str, name: str = "std") -> Factor:
     """Return a standard deviation, or refuse what is none."""
-    std = check_factor(std, x, function, name)
-    if isinstance(std, complex) or (isinstance(std, Tensor) and std.is_complex()):
+    # Before `check_factor`, which takes a complex one for a complex x.
+    number = isinstance(std, numbers.Complex) and not isinstance(std, numbers.Real)
+    if number or (isinstance(std, Tensor) and std.is_complex()):
         raise ArgumentTypeError(
             f"{function}: {name} is complex.",
             given=f"{name}={std!r}",
             expected=f"a real {name} >= 0",
+            mend=f"Pass {name}.real.",
         )
+    std = check_factor(std, x, function, name)
     seen = can_look_into(std) and bool((std < 0).any()) if isinstance(std, Tensor) else std < 0
     if seen:
         raise ArgumentError(

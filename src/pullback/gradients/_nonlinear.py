@@ -234,13 +234,14 @@ class DtypeGradientFunction(ShapeFunction):
     @staticmethod
     def shape(cotangent: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the cotangent rounded to the dtype, in its own dtype."""
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             return _cast(cotangent, dtype)
         return cotangent.to(dtype).to(cotangent.dtype)
 
 
 # Two casts that a compiler fuses are computed in float32 and round to neither dtype: one call that
-# it runs as it is. Compiled code is differentiated once, so the operator needs no rule.
+# it runs as it is. It has no rule: the graph of a backward that Dynamo traces is differentiated no
+# more. What Dynamo does not trace runs outside of graphs, also where only its shapes are asked for.
 @torch.library.custom_op("pullback_gradients::cast", mutates_args=())
 def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype).to(x.dtype, copy=True)

@@ -99,6 +99,7 @@ class CustomVjp(Generic[P, R]):
             raise ArgumentTypeError(
                 f"{self.__name__} got arguments that it does not take: {error}.",
                 expected=f"{self.__name__}{self._signature}",
+                mend=self._as_method(),
             ) from None
         bound.apply_defaults()
         for name in self._static:
@@ -114,6 +115,18 @@ class CustomVjp(Generic[P, R]):
     def __reduce__(self) -> str:
         """By its name, as pickle has any function."""
         return self.__qualname__
+
+    def _as_method(self) -> str | None:
+        """How it is called where it stands in a class: an instance does not bind it."""
+        owner = self.__qualname__.rpartition(".")[0]
+        if not owner or owner.endswith("<locals>"):
+            return None
+        call = f"{owner.rpartition('.')[2]}.{self.__name__}"
+        first = next(iter(self._signature.parameters), "self")
+        return (
+            f"It is not bound to an instance as a method is: call {call}({first}, ...), or "
+            "decorate a function outside of the class and call that in a method."
+        )
 
     def _build(self) -> None:
         if self._rules is None:

@@ -291,7 +291,9 @@ class Tracker(Recorder):
     def update_ratios(self) -> dict[str, float]:
         """How much a step changes each parameter: the scale of its updates over its own.
 
-        A ratio near 1e-3 is usual; far below, a parameter stands still, far above, it jumps.
+        Both are root mean squares over all steps that were measured, the parameter's own of what it
+        is after each of them. A ratio near 1e-3 is usual; far below, a parameter stands still, far
+        above, it jumps.
 
         Raises:
             UnsupportedError: values or updates of parameters were not measured.
