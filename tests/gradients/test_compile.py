@@ -63,6 +63,19 @@ def test_inductor_rounds_to_the_dtype(dtype):
 
 
 @refused_before_2_9
+def test_a_factor_as_large_as_a_symbol():
+    torch._dynamo.reset()
+    x = torch.ones(2, 3, requires_grad=True)
+
+    def f(x):
+        factor = torch.tensor([1.0, 2.0, 3.0])
+        return room.scale_gradient(x, factor) + room.scale_forward(x, factor)
+
+    y = torch.compile(f, backend="aot_eager", fullgraph=True, dynamic=True)(x)
+    torch.testing.assert_close(torch.autograd.grad(y.sum(), x), torch.autograd.grad(f(x).sum(), x))
+
+
+@refused_before_2_9
 def test_a_rounded_gradient_is_differentiated_again():
     torch._dynamo.reset()
     weight = torch.tensor([1.2345678, -0.1, 3.3])

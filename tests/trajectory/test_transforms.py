@@ -262,6 +262,25 @@ def test_compiled_where_sizes_and_numbers_are_symbols():
     torch.testing.assert_close(compiled(x), both(x))
 
 
+def test_compiled_where_a_number_is_as_large_as_a_symbol():
+    torch._dynamo.reset()
+    x = torch.randn(2, 9, 3, **F64)
+
+    def both(x):
+        one = torch.ones(3, **F64)
+        start, steps = State(position=one, velocity=one), torch.full((2, 8), 0.1, **F64)
+        limits = Limits(velocity=100 * one)
+        return (
+            differentiate(x, steps, goal=State(velocity=one)).jerk,
+            integrate(x, 0.1, start=start).position,
+            minimum_jerk(x[:, :3], 1.0, goal=State(velocity=one), samples=9).velocity,
+            minimum_jerk(x[:, :3], 1.0, limits=limits, samples=9).velocity,
+        )
+
+    compiled = torch.compile(both, fullgraph=True, dynamic=True, backend="eager")
+    torch.testing.assert_close(compiled(x), both(x))
+
+
 def test_an_unneeded_gradient_is_not_computed():
     x = torch.randn(2, 7, 2, **F64)
     v = torch.randn(2, **F64, requires_grad=True)

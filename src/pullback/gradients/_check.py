@@ -88,7 +88,8 @@ def check_broadcast(shape: torch.Size, target: torch.Size, function: str, name: 
     """Refuse a shape that does not broadcast to the target without enlarging it."""
     fits = len(shape) <= len(target)
     for last in range(1, len(shape) + 1):  # Dynamo of torch 2.9 can trace neither all() nor zip()
-        fits = fits and shape[-last] in (1, target[-last])
+        # Nor ``in (1, size)``: it says no for a number and a symbol that are equal.
+        fits = fits and (shape[-last] == 1 or shape[-last] == target[-last])
     if not fits:
         raise ArgumentError(
             f"{function}: {name} does not broadcast to the shape of x.",

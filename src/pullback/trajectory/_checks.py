@@ -206,7 +206,7 @@ def check_fit(what: str, value: Tensor, like: Tensor) -> None:
     if not value.dim():
         return
     dof = like.shape[-1]
-    if value.shape[-1] not in (1, dof):
+    if not fits_within(value.shape[-1:], like.shape[-1:]):
         raise ArgumentError(
             f"The {what} has another number of joints than the points.",
             given=f"{tuple(value.shape)} beside points {tuple(like.shape)}",
@@ -230,4 +230,6 @@ def check_batch(what: str, batch: torch.Size, like: Tensor) -> None:
 def fits_within(shape: Sequence[int], within: Sequence[int]) -> bool:
     """Whether a shape is broadcast to another one."""
     pairs = zip(reversed(shape), reversed(within), strict=False)
-    return len(shape) <= len(within) and all(have in (1, want) for have, want in pairs)
+    # Not ``have in (1, want)``, of which Dynamo says no for a number and a symbol that are equal.
+    fits = (any(have == size for size in (1, want)) for have, want in pairs)
+    return len(shape) <= len(within) and all(fits)
