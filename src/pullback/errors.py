@@ -68,7 +68,10 @@ class PullbackError(Exception):
         self.given = given
         self.expected = expected
         self.mend = mend
-        super().__init__(what)
+        # Not super().__init__(what), which Dynamo does not trace: it would hide what is said.
+        self.args = (what,)
+        if isinstance(self, ImportError):
+            self.msg = what
 
     def __str__(self) -> str:
         lines = [self.what]

@@ -149,3 +149,16 @@ def test_what_has_no_numbers_is_neither_drawn_nor_written(tmp_path):
         plot(MOTION.to("meta"))
     with pytest.raises(ArgumentTypeError, match="meta"):
         write_csv(MOTION.to("meta"), tmp_path / "motion.csv")
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda x: differentiate(x, -0.1).jerk, "The dt must be positive."),
+        (lambda x: resample(differentiate(x, 0.1), 0.05).jerk, "The number of samples depends"),
+    ],
+)
+def test_a_graph_says_what_is_refused(call, said):
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=said):
+        torch.compile(call, fullgraph=True, backend="eager")(torch.zeros(9, 3))
