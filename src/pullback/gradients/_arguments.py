@@ -138,13 +138,13 @@ def check_std(std: Any, x: Tensor | None, function: str, name: str = "std") -> F
             expected=f"a real {name} >= 0",
             mend=f"Pass {name}.real.",
         )
-    std = check_factor(std, x, function, name)
-    seen = can_look_into(std) and bool((std < 0).any()) if isinstance(std, Tensor) else std < 0
+    real: Any = check_factor(std, x, function, name)
+    seen = can_look_into(real) and bool((real < 0).any()) if isinstance(real, Tensor) else real < 0
     if seen:
         raise ArgumentError(
-            f"{function}: {name} is negative.", given=f"{name}={std}", expected=f"{name} >= 0"
+            f"{function}: {name} is negative.", given=f"{name}={real}", expected=f"{name} >= 0"
         )
-    return std
+    return real
 
 
 def check_generator(

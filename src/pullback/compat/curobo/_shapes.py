@@ -178,7 +178,7 @@ def _storage(tensor: Tensor) -> int | None:
 
 def _elements(buffer: Tensor) -> Tensor:
     """Where each element lies in its storage, in bytes."""
-    plain = innermost(buffer)
+    plain: Any = innermost(buffer)
     places = torch.full((), plain.storage_offset(), device="cpu")
     for size, stride in zip(plain.shape, plain.stride(), strict=True):
         places = places[..., None] + torch.arange(size, device="cpu") * stride

@@ -174,9 +174,7 @@ def tangent_of(tensor: torch.Tensor) -> torch.Tensor | None:
     return forward_ad.unpack_dual(tensor, level=0).tangent if strided else None
 
 
-def _within_batch(
-    function: Callable[[torch.Tensor], torch.Tensor | None], tensor: torch.Tensor, level: int
-) -> torch.Tensor | None:
+def _within_batch(function: Callable[[torch.Tensor], Any], tensor: torch.Tensor, level: int) -> Any:
     """A function of what lies below a batch of `is_grads_batched`, as a batch.
 
     Such a batch lies above forward mode, whose operations it does not know.
