@@ -22,8 +22,10 @@ Raised.__name__ = UnsupportedError.__name__  # what a user sees, and catches
 def without_frames(error: PullbackError) -> PullbackError:
     """The same error for a graph to hold: the frames that raised it hold that graph's tensors."""
     found = copy.copy(error)
-    found.__cause__ = each = error.__cause__
-    while each is not None:
+    found.__cause__ = error.__cause__
+    each, seen = error.__cause__, set[int]()
+    while each is not None and id(each) not in seen:  # what is raised twice may lead to itself
+        seen.add(id(each))
         each.__traceback__ = None
         each = each.__cause__ or each.__context__
     return found
