@@ -31,19 +31,16 @@ _REPRO = [
     "args = given",
     "show('again')",
 ]
+_LEAVES = "leaves = [a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]"
 _KEPT = [
-    "own, given = args, xs",
-    "leaves = [a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]",
-    "made = {{id(a): o.requires_grad_(a.requires_grad) for a, o in zip(leaves, others)}}",
+    "own, made = args, {{id(a): o.requires_grad_(a.requires_grad) for a, o in zip({0}, others)}}",
     "args = tree_map(lambda a: made.get(id(a), a), args)",
-    "xs = [made.get(id(x), x) for x in xs]",
-    "ys = outs()",
-    "torch.autograd.grad(ys, xs, [torch.ones_like(y) for y in ys], allow_unused=True)",
-    "args, xs = own, given",
+    "sum(y.real.sum() for y in outs()).backward()",
+    "args = own",
     "for name in ('after another call', 'first'):",
     "    ys = outs()",
     "    print(name, ys, torch.autograd.grad(ys, xs, w, allow_unused=True))",
-    "    {}.clear()",
+    "    {1}.clear()",
 ]
 
 
@@ -98,11 +95,18 @@ def _compare(
         what = re.findall(r"\w+", kept.path)[-1]
         said = f"What `{what}` keeps of one call is read by another: once empty, it is right. "
     alone = kept.later[place : place + 1] if kept is not None and kept.is_in_reach else []
-    if kept is not None and alone and probe.differ(alone, [first[place]], looser=1e3) is not None:
-        there, repro = probe.at(kept.arguments), [line.format(kept.path) for line in _KEPT]
+    if kept is not None and kept.is_in_reach:
+        there, like = probe.at(kept.arguments), kept.like
         cotangents = there.cotangents(there.output_values())
-        others = [v for k, v in enumerate(kept.like.values) if k not in kept.like.owned]
-        (got,), given = alone, {"w": cotangents, "others": others}
+        free = [k for k in range(len(like.values)) if k not in like.owned]
+        alone_move = free == [*like.differentiable]
+        leaves = [] if alone_move else [_LEAVES]
+        names = "xs" if alone_move else "leaves", kept.path
+        repro = [*leaves, *(line.format(*names) for line in _KEPT)]
+        others = [like.values[k] for k in free]
+        given = {"w": cotangents, "others": others}
+        if alone and probe.differ(alone, [first[place]], looser=1e3) is not None:
+            (got,) = alone
     return there.broken(
         f"{said}A call with {name} answers otherwise after other calls than first.",
         expected=first[place], got=got,

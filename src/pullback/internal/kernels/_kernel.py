@@ -44,13 +44,14 @@ class Kernel(Generic[P, R]):
         self.register_fake = self._operator.register_fake
         self.register_vmap = self._operator.register_vmap
         self._operator.register_autograd(self._refuse)
+        self._name = name
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return (self._function if is_plain(*args) else self._operator)(*args, **kwargs)
 
     def _refuse(self, ctx: Any, *cotangents: Any) -> Never:
         raise UnsupportedError(
-            f"The operator {self._operator._qualname} has no derivative of its own.",
+            f"The operator {self._name} has no derivative of its own.",
             given="a program of torch.export, perhaps, which keeps the operator and drops the rule "
             "of differentiation around it",
             expected="an export for inference",
