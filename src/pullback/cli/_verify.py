@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from importlib.util import resolve_name
 from pathlib import Path
 from typing import Any
 
@@ -109,16 +110,16 @@ def _looked_into(file: str, module: str, modified: int) -> tuple[str, tuple[str,
     """The digest of a file, and the full names of the modules that it may import anywhere."""
     del modified  # only tells one state of the file from another
     text, found = Path(file).read_bytes(), list[str]()
-    parts = module.split(".")
-    package = parts if os.path.basename(file) == "__init__.py" else parts[:-1]
+    package = module if file.endswith("__init__.py") else module.rpartition(".")[0]
     with suppress(SyntaxError, ValueError):  # said where it is imported
         for node in ast.walk(parse(text)):
             if isinstance(node, ast.Import):
                 found += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
-                above = package[: len(package) - node.level + 1] if node.level else []
-                home = ".".join([*above, *([node.module] if node.module else [])])
-                found += [f"{home}.{alias.name}" for alias in node.names]  # a module, or within one
+                with suppress(ImportError):  # it leads out of the package
+                    home = resolve_name("." * node.level + (node.module or ""), package)
+                    # A module, or what is within one.
+                    found += [f"{home}.{alias.name}" for alias in node.names]
     # A package runs before what it holds.
     every = (itertools.accumulate(name.split("."), "{}.{}".format) for name in [module, *found])
     names = dict.fromkeys(itertools.chain.from_iterable(every))

@@ -23,18 +23,18 @@ from pullback.conformance.process._forked import is_harmless
 from pullback.conformance.process._limits import limited
 from pullback.conformance.process._memory import bounded
 from pullback.conformance.source._names import (
-    LONG,
     Name,
     Rewrite,
     computed_by,
     is_number,
     is_plain,
+    is_simple,
     named_factors,
     names_at,
     numbers_at,
     one_more,
 )
-from pullback.conformance.source._products import comparisons, overs, products
+from pullback.conformance.source._products import comparisons, products, summed
 from pullback.conformance.source._sources import Source, written
 from pullback.conformance.source._watch import Instead, Watch
 from pullback.conformance.source._written import Edit, Expression, Written, names_read
@@ -69,6 +69,7 @@ class Search:
     functions: dict[frozenset[Written], Callable[..., Any]] = field(default_factory=dict)
     base: Sequence[torch.Tensor] = ()  # what the rule answers as it is
     names: dict[Any, tuple[Sequence[Name], Sequence[Name]]] = field(default_factory=dict)
+    computed: dict[Any, Sequence[Name]] = field(default_factory=dict)
     doubled: dict[Any, list[torch.Tensor] | None] = field(default_factory=dict)
     patience: float = _PATIENCE  # what an edit may take of time, and of memory
     room: int | None = None
@@ -253,9 +254,8 @@ class Search:
         around = {n for n in ast.walk(expression.node) if isinstance(n, ast.expr)}
         for e in expression.rule.expressions:
             value: Any = self.noted.first.get(e.key)
-            simple = isinstance(e.node, (ast.BinOp, ast.Call, ast.UnaryOp)) and len(e.text) <= LONG
             own = names_read(e.node) & e.rule.local <= scope.keys()
-            if not (simple and own and is_plain(value) and is_continuous(value)):
+            if not (is_simple(e) and own and is_plain(value) and is_continuous(value)):
                 continue
             if e.node not in around and not any(is_same(value, n.value) for n in found):
                 found.append(Name(e.atom, value))
@@ -363,38 +363,38 @@ class Search:
 
     def of_forward(self, e: Expression) -> Sequence[Name]:
         """What forward computes of names that are at hand: a term is lost whole."""
-        forward = None if self.rule.forward is None else written(self.rule.forward)
-        scope = self.noted.scopes.get(e.place, {})
-        return [] if forward is None else [*computed_by(forward.rule, scope)]
+        if e.place not in self.computed:
+            forward, scope = written(self.rule.forward), self.noted.scopes.get(e.place, {})
+            with bounded(self.room):
+                made = computed_by(forward.rule, scope, self.patience) if forward else ()
+                self.computed[e.place] = list(made)
+        return self.computed[e.place]
 
     def wanted(self, e: Expression, value: Any) -> tuple[str, torch.Tensor, torch.Tensor | None]:
         """What it was and what it has to be, where each entry of the answer hangs on one of it.
 
         Of what torch sums, because it is wider than what it is the gradient of, that is its sum.
         """
-        got, whole = self.pair.got, e.text
-        zero = torch.zeros_like(got)
+        got = self.pair.got
+        none = e.text, torch.zeros_like(got), None
         if got.is_complex() or not bool(self.pair.known.all()):
-            return whole, zero, None
+            return none
         if value is None:
-            return whole, zero, self.pair.expected
-        if not is_plain(value) or not value.is_floating_point():
-            return whole, zero, None
-        if value.shape != got.shape:
-            over = next(overs(value.shape, got.shape), None)
-            if over is None:
-                return whole, zero, None
-            whole, value = f"({e.text}){over.call}", value.sum(over.dims, keepdim=over.keeps)
+            return (*none[:2], self.pair.expected)
+        fits = summed(e.text, value, got.shape) if is_plain(value) else None
+        if fits is None or not value.is_floating_point():
+            return none
+        whole, value = fits
         one, two = (self.answer(f"({whole}) + {n}", e) for n in (1, 2))
         if one is None or two is None:
-            return whole, zero, None
+            return none
         by = one - got
         close = CLOSE * float(by.abs().max())
         if not by.all() or bool((two - one - by).abs().max() > close):
-            return whole, zero, None
+            return none
         # A sum would have moved by all entries: of one alone, the others stay.
         mixed = self.answer(one_more(whole), e)
         if mixed is None or bool(((mixed - got).reshape(-1)[1:].abs() > close).any()):
-            return whole, zero, None
+            return none
         value = value.detach().to("cpu", got.dtype)
         return whole, value, value + (self.pair.expected - got) / by

@@ -94,17 +94,15 @@ def _compare(
     if kept is not None:
         what = re.findall(r"\w+", kept.path)[-1]
         said = f"What `{what}` keeps of one call is read by another: once empty, it is right. "
-    alone = kept.later[place : place + 1] if kept is not None and kept.is_in_reach else []
     if kept is not None and kept.is_in_reach:
         there, like = probe.at(kept.arguments), kept.like
-        cotangents = there.cotangents(there.output_values())
         free = [k for k in range(len(like.values)) if k not in like.owned]
-        alone_move = free == [*like.differentiable]
-        leaves = [] if alone_move else [_LEAVES]
-        names = "xs" if alone_move else "leaves", kept.path
-        repro = [*leaves, *(line.format(*names) for line in _KEPT)]
-        others = [like.values[k] for k in free]
-        given = {"w": cotangents, "others": others}
+        known = free == [*like.differentiable]  # by the script already
+        names = "xs" if known else "leaves", kept.path
+        repro = [*([] if known else [_LEAVES]), *(line.format(*names) for line in _KEPT)]
+        cotangents = there.cotangents(there.output_values())
+        given = {"w": cotangents, "others": [like.values[k] for k in free]}
+        alone = kept.later[place : place + 1]
         if alone and probe.differ(alone, [first[place]], looser=1e3) is not None:
             (got,) = alone
     return there.broken(

@@ -14,21 +14,21 @@ import torch
 
 from pullback.conformance.comparison._changes import CLOSE, is_same
 from pullback.conformance.inputs._arguments import is_continuous
+from pullback.conformance.process._limits import limited
 from pullback.conformance.source._watch import Watch
 from pullback.conformance.source._written import Edit, Expression, Written
 
 __all__ = [
-    "LONG", "Meant", "Name", "Place", "Rewrite", "along", "computed_by", "go_together", "is_flag",
-    "is_number", "is_plain", "is_size", "lowers", "named_factors", "names_at", "numbers_at",
-    "one_more", "turned", "views",
+    "Meant", "Name", "Place", "Rewrite", "along", "computed_by", "go_together", "is_flag",
+    "is_number", "is_plain", "is_simple", "is_size", "lowers", "named_factors", "names_at",
+    "numbers_at", "one_more", "turned", "views",
 ]  # fmt: skip
 
 _DEPTH, _FEW = 2, 8  # of what is held by what, and how many of a row
 # These hold what is not of the moment.
 _OWN_RIGHT = (torch.Tensor, torch.nn.Module, type, ModuleType, FunctionType)
 _WHOLE = range(2, 13)  # numbers that are told as such, also as divisors
-LONG = 40
-"""The characters of what a rule computes that may be a factor elsewhere."""
+_LONG = 40  # characters
 _AHEAD = 2  # entries that a scan or a difference leaves out at an end
 _MANY, _SHARP = 60, 1e-6  # forms of numbers of which several go together, and how near they come
 
@@ -106,13 +106,20 @@ def numbers_at(names: Sequence[Name]) -> Sequence[Name]:
     return list(first.values())
 
 
-def computed_by(rule: Written, scope: Mapping[str, Any]) -> Iterator[Name]:
-    """What another rule computes of names that are at hand here too, computed anew."""
+def is_simple(e: Expression) -> bool:
+    """Whether it is computed, and short enough to be a factor elsewhere."""
+    return isinstance(e.node, (ast.BinOp, ast.Call, ast.UnaryOp)) and len(e.text) <= _LONG
+
+
+def computed_by(rule: Written, scope: Mapping[str, Any], patience: float) -> Iterator[Name]:
+    """What another rule computes of names that are at hand here too, computed anew.
+
+    Each within so many seconds: a name may stand for something else here.
+    """
     for e in rule.expressions:
         names = [n.attr for n in ast.walk(e.node) if isinstance(n, ast.Attribute)]
-        simple = isinstance(e.node, (ast.BinOp, ast.Call, ast.UnaryOp)) and len(e.text) <= LONG
-        if simple and not any(name.endswith("_") for name in names):
-            with suppress(Exception), torch.no_grad():  # what is not at hand
+        if is_simple(e) and not any(name.endswith("_") for name in names):
+            with suppress(Exception), limited(patience), torch.no_grad():  # what is not at hand
                 value = eval(e.text, rule.function.__globals__, dict(scope))  # noqa: S307
                 if is_plain(value) and is_continuous(value):
                     yield Name(e.atom, value)

@@ -24,7 +24,7 @@ from pullback.conformance.source._names import (
     views,
 )
 
-__all__ = ["comparisons", "overs", "products"]
+__all__ = ["comparisons", "products", "summed"]
 
 _EXACT = 1e-5
 _FEWEST = 6  # entries of a tensor that factors of its shape must explain
@@ -99,8 +99,8 @@ def products(
         for found in _of_factors(flat.reshape(-1), factors):
             yield from _named(found, numbers)
     shapes = dict.fromkeys(n.value.shape for n in tensors if n.value.numel() > target.numel())
-    wider = [over for shape in shapes for over in overs(shape, target.shape)]
-    for over in wider[:2]:
+    overs = [over for shape in shapes for over in _overs(shape, target.shape)]
+    for over in overs[:2]:
         if over.shape.numel() <= _MOST:
             factors = _factors(tensors, numbers, over.shape)
             for found in _of_sums(flat, over, factors):
@@ -122,8 +122,17 @@ def _named(found: _Found, numbers: Sequence[Name]) -> list[str]:
     return [text for _, _, text in sorted(written)][:_BEST]
 
 
-def overs(shape: torch.Size, target: torch.Size) -> Iterator[_Over]:
-    """How a tensor of a shape may be summed to one of another."""
+def summed(text: str, value: torch.Tensor, shape: torch.Size) -> tuple[str, torch.Tensor] | None:
+    """A tensor of a shape: itself, or its sum along dimensions, and how that is written."""
+    if value.shape == shape:
+        return text, value
+    over = next(_overs(value.shape, shape), None)
+    if over is None:
+        return None
+    return f"({text}){over.call}", value.sum(over.dims, keepdim=over.keeps)
+
+
+def _overs(shape: torch.Size, target: torch.Size) -> Iterator[_Over]:
     for count in range(1, len(shape) + 1):
         for dims in itertools.combinations(range(len(shape)), count):
             if target == tuple(n for d, n in enumerate(shape) if d not in dims):
