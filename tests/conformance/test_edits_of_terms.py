@@ -441,3 +441,9 @@ def test_a_term_is_made_of_what_forward_computes_also_where_torch_sums(shape, su
     lost = f"(g * torch.sin(a * x) ** 2 / a ** 2){summed}" if summed else (
         "g * torch.sin(a * x) ** 2 / a ** 2")  # fmt: skip
     assert f" - {lost}` for `g * (double * x / a)`" in found.hint
+
+
+def test_of_multiples_of_one_tensor_the_one_that_needs_no_number_is_named():
+    u, scale = drawn(12).detach(), 1.5
+    operands = [Name("(u * scale)", scale * u), Name("u", u)]
+    assert next(products(-u, operands, [Name("scale", scale)])) == "-u"

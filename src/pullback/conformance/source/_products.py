@@ -189,10 +189,8 @@ def _of_factors(target: torch.Tensor, factors: Mapping[str, torch.Tensor]) -> It
             alike.setdefault(tuple(round(n / _EXACT) for n in place), []).append(k)
     kept = [*alike.values()][:_FACTORS]
     texts = [[[*factors][k] for k in some[:_ALIKE]] for some in kept]
-    first = [some[0] for some in kept]
-    values = torch.stack([torch.ones_like(target), *([*factors.values()][k] for k in first)])
-    for rows in _sums(at[first], wanted):
-        yield _checked(target, rows, texts, values)
+    for rows in _sums(at[[some[0] for some in kept]], wanted):
+        yield _checked(target, rows, texts, factors)
 
 
 def _sums(at: torch.Tensor, wanted: torch.Tensor) -> Iterator[set[tuple[int, ...]]]:
@@ -235,16 +233,17 @@ def _meeting(
 
 def _checked(
     target: torch.Tensor, rows: set[tuple[int, ...]], texts: Sequence[Sequence[str]],
-    values: torch.Tensor,
+    factors: Mapping[str, torch.Tensor],
 ) -> _Found:  # fmt: skip
-    """Those that are equal entry by entry."""
+    """Those that are equal entry by entry, each way with a number of its own."""
     found = []
     for row in sorted(rows)[: 8 * _BEST]:
-        made = values[[k + 1 for k in row]].prod(0) if row else values[0]
-        share = float((made * target).sum() / made.square().sum())
-        if bool((share * made - target).abs().max() <= _EXACT * target.abs().max()):
-            ways = itertools.product(*(texts[k] for k in row))
-            found += [(_joined(way), share) for way in itertools.islice(ways, _BEST)]
+        ways = itertools.product(*(texts[k] for k in row))
+        for way in itertools.islice(ways, _BEST):
+            made = math.prod((factors[text] for text in way), start=torch.ones_like(target))
+            share = float((made * target).sum() / made.square().sum())
+            if bool((share * made - target).abs().max() <= _EXACT * target.abs().max()):
+                found.append((_joined(way), share))
     return found
 
 
