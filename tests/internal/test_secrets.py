@@ -35,6 +35,9 @@ SECRET = "sk-proj-Ab3dEf6hIj9kLmN0"
         ["--config", "{'api_key' : short }"],
         ["--passphrase", "short"],
         ["--db-pwd", "short"],
+        *([option, "short"] for option in ("--pat", "--github-pat", "--passwd", "--access-token")),
+        *([option, "short"] for option in ("--pass", "--pw", "--otp", "--jwt", "--psk", "--creds")),
+        *([f"{name}=short"] for name in ("--pat", "GH_PAT", "github.pat", "PASS", "MY_JWT")),
         ["https://0123456789abcdef0123@host/1"],
         ["https://host/data?sv=1&sig=short"],
     ],
@@ -52,6 +55,8 @@ PLAIN = [
     "/data/long/Path2Some/Checkpoint-000123456789/model.safetensors", "--key", "--other",
     "meta-llama/Llama-3.1-8B-Instruct", "https://host:8080/path", "--max-tokens=4096",
     "package.auth:Function", "https://me@host/path", "https://host/?signal=1", "--bear", "bearer",
+    "--path", "data", "--pattern", "*.py", "--patience=3", "PATH=/bin", "--compat", "new",
+    "--bypass", "first", "--backward-pass=double", "--spat=3", "--passes", "2", "--pwm=1",
 ]  # fmt: skip
 
 

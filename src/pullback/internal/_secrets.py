@@ -8,7 +8,9 @@ __all__ = ["mask_secrets", "names_secret"]
 _MASK = "***"
 _NAME = (
     r"[\w.-]*(?:key|token|secret|passw(?:or)?d|passwd|pwd|passphrase|bearer|credentials?"
-    r"|auth(?:orization)?)"
+    r"|auth(?:orization)?"
+    # Too short to be a part of a word: --pat is a personal access token, --path is none.
+    r"|(?<![^\W_])(?:pat|pw|otp|jwt|psk|creds?|(?<![\w.-]{3})pass))"
 )
 _NAMED = re.compile(rf"{_NAME}|[\w.-]*(?:headers?|cookies?)", re.IGNORECASE)
 _OPTION = re.compile(rf"--?(?:{_NAMED.pattern})", re.IGNORECASE)  # whose value follows
