@@ -94,7 +94,9 @@ def main(arguments: Sequence[str]) -> None:
     tracker = ProgramTracker(**json.loads(options))
     tracker.start()
     try:
-        run_as_main(command)
+        beside = not sys.flags.safe_path
+        del sys.path[:beside]  # where Python has found this module
+        run_as_main(command, beside=beside)
     finally:
         tracker.stop()
 
