@@ -137,6 +137,26 @@ def test_an_unknown_clause_is_a_usage_error(folder) -> None:
     assert "no such clause" in done.stderr
 
 
+OF_A_CHECK = """
+import torch
+import pullback
+from test_functions import Wrong
+
+class Other(Wrong):
+    pass
+
+def test_ours():
+    report = pullback.check(Other, torch.randn(3, dtype=torch.float64), clauses="derivative")
+    assert not report.ok
+"""
+
+
+def test_the_probes_of_a_check_are_no_calls_of_the_tests(folder) -> None:
+    (folder / "test_ours.py").write_text(OF_A_CHECK)
+    done = run(folder, *QUICK)
+    assert "1 of 1 Functions broken (test_functions:Wrong)" in done.stdout, done.stdout
+
+
 def test_the_fixture(folder) -> None:
     (folder / "test_fixture.py").write_text(FIXTURE)
     done = run(folder, "test_fixture.py")
