@@ -56,14 +56,21 @@ def refuse_kept() -> None:
                 expected="a folder, made by pullback, that keeps the calls of a program",
                 mend="Remove it, or name a file: pullback check -o calls.pt -- python train.py",
             )
-    if KEPT.exists():
-        refuse_other(KEPT, _OUR_RECORDING)
-    if KEPT.parent.is_dir() and not os.access(KEPT.parent, os.W_OK):
-        raise ArgumentError(f"{KEPT.parent} cannot be written.", mend="Name a file with --output.")
-    if not KEPT.parent.exists() and not os.access(".", os.W_OK):
+    is_new = not KEPT.parent.exists()
+    try:
+        if is_new:
+            KEPT.parent.mkdir()
+    except OSError as error:
         raise ArgumentError(
-            "A recording cannot be kept in this folder.", mend="Name a file with --output."
-        )
+            "A recording cannot be kept in this folder.",
+            given=error.strerror,
+            mend="Name a file with --output.",
+        ) from error
+    try:
+        refuse_other(KEPT, _OUR_RECORDING)
+    finally:
+        if is_new:
+            KEPT.parent.rmdir()
 
 
 def make_kept_folder() -> None:

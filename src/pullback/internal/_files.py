@@ -43,7 +43,8 @@ def write_whole(path: Path, content: str | bytes | memoryview) -> None:
         with target.open("wb") as stream:
             stream.write(data)
         return
-    part = target.with_name(f".{target.name[:64]}.{os.getpid()}.part")
+    begins = os.fsdecode(os.fsencode(target.name)[:64])  # a name has room for few bytes more
+    part = target.with_name(f".{begins}.{os.getpid()}.part")
     try:
         with part.open("wb") as stream:
             stream.write(data)
