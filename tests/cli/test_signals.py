@@ -198,7 +198,8 @@ def test_a_request_to_end_reaches_a_program_once(folder, whom) -> None:
 @pytest.mark.parametrize("command", ["record", "check"])
 def test_a_program_that_a_request_ends_is_told_so(folder, command) -> None:
     Path("train.py").write_text(TRAIN.replace("signal.signal(signal.SIGTERM, hear)", ""))
-    words = [command, "-o", "calls.pt", "--", "python", "train.py"]
+    files = ["--json", "found.json"] if command == "check" else []
+    words = [command, "-o", "calls.pt", *files, "--", "python", "train.py"]
     with Path("said").open("w") as said:
         pid = start_copy(lambda: main(words), said.fileno(), said.fileno())
     wait_for(lambda: Path("running").exists())
@@ -206,6 +207,11 @@ def test_a_program_that_a_request_ends_is_told_so(folder, command) -> None:
     _, status = os.waitpid(pid, 0)
     said = Path("said").read_text()
     assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGTERM, said
+    if files:
+        found = json.loads(Path("found.json").read_text())
+        [missing] = found["not_checked"]
+        assert "Interrupted" in found["partial"]
+        assert missing["function"] == "functions:Square"
     assert "asked to end" in said
     assert "by itself first" not in said
     assert "pullback check calls.pt" in said

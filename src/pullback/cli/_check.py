@@ -15,12 +15,12 @@ from pullback.cli._outputs import Results, aside, show, write_outputs
 from pullback.cli._progress import working
 from pullback.cli._record import Ran, keep, say_recorded
 from pullback.cli._run import run_tasks
-from pullback.cli._signals import end_if_asked, ended_by, note, stopping_gently
+from pullback.cli._signals import ended_by, note, stopping_gently
 from pullback.cli._targets import function_task, package_tasks, shipped_tasks
 from pullback.cli._tasks import TRAINING, Outcome, Task, tasks_of_recording, training_outcome
-from pullback.cli._words import is_recording
+from pullback.cli._words import is_recording, say
 from pullback.conformance import CLAUSES, select_clauses
-from pullback.errors import ArgumentError
+from pullback.errors import ArgumentError, ProgramError
 from pullback.internal._processes import STOP, Stopped
 from pullback.recording import Recording
 from pullback.report import Baseline, make_console
@@ -84,7 +84,7 @@ def _results(options: CheckOptions, ran: Ran | None, console: Console) -> Result
     started = time.perf_counter()
     there = sum(item.report.seconds for item in known if item.report is not None)
     outcomes = known
-    if not STOP.is_set() and (tasks or not (known or ended_by())):
+    if tasks or not (known or ended_by()):
         outcomes = [*known, *_run(tasks, problems, options, console)]
     # By the clock: two may be checked at a time.
     seconds = there + time.perf_counter() - started
@@ -212,11 +212,15 @@ def _program_tasks(
     interrupted = failure is not None and failure.interrupted
     known = training_outcome(recording.training, options.program or [], options.run_again)
     if len(recording) or not (interrupted or (known and failure is None)):
-        keep(recording, path, None if interrupted else failure)
+        try:
+            keep(recording, path, None if interrupted else failure)
+        except ProgramError as error:
+            if not STOP.is_set():
+                raise
+            say(str(error))  # and what is known is written, as asked for
     if interrupted:
         note(signal.SIGINT)
         console.print(f"[bold yellow]{_INTERRUPTED}[/]")
-    end_if_asked()
     say_recorded(recording, console)
     tasks = tasks_of_recording(recording, str(path))
     # What no recording could hold has been checked where it ran.

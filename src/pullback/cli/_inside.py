@@ -8,7 +8,6 @@ itself.
 
 import json
 import os
-import shlex
 import signal
 import sys
 import zlib
@@ -23,12 +22,15 @@ import torch.distributed as dist
 from pullback.cli._options import REQUEST, CheckOptions
 from pullback.cli._record import Ran
 from pullback.cli._run import run_tasks
-from pullback.cli._signals import end_if_asked, note
+from pullback.cli._signals import note
 from pullback.cli._tasks import Loaded, Outcome, Task, on_rank
+from pullback.cli._words import say
 from pullback.conformance import Ranks, can_copy
 from pullback.errors import ProgramError
 from pullback.internal._files import write_whole
+from pullback.internal._processes import STOP
 from pullback.internal._secrets import mask_secrets
+from pullback.internal._text import command_line
 from pullback.internal.torch import pytree
 from pullback.recording import Record, Recording, live_calls, why_no_call
 from pullback.report import Report, make_console
@@ -45,12 +47,13 @@ def checked_inside(options: CheckOptions, ran: Ran) -> list[Outcome]:
         ProgramError: the program failed, or applied no Function.
     """
     recording, failure = ran
-    if failure is not None and not (failure.interrupted and recording.answers):
-        raise failure
-    if failure is not None:
+    if failure is not None and STOP.is_set():
+        say(failure.what)
+    elif failure is not None:
+        if not (failure.interrupted and recording.answers):
+            raise failure
         note(signal.SIGINT)
-    end_if_asked()
-    if not len(recording):
+    if not (len(recording) or STOP.is_set()):
         raise ProgramError("The program applied no custom torch.autograd.Function.")
     names = [i.name for i in recording if options.only is None or options.only in i.name]
     return answered(recording, names, options)
@@ -64,7 +67,7 @@ def answered(recording: Recording, names: Iterable[str], options: CheckOptions) 
         report = Report.from_json(answer["report"]) if answer["report"] else None
         words = ["pullback", "check", "--inside", "--only", name, *options.rerun]
         words += [*options.run_again, "--"]
-        again = shlex.join([*words, *mask_secrets(options.program or [])])
+        again = command_line([*words, *mask_secrets(options.program or [])])
         outcomes.append(Outcome(name, report, answer["reason"], again))
     return outcomes
 

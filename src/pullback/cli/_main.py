@@ -4,9 +4,9 @@ import atexit
 import errno
 import gc
 import os
-import signal
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import IO
 
 from pullback.cli import _words
@@ -51,6 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     atexit.register(_end_soon)
     # Where who started us has closed them, Python has none.
     sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # what it cannot take is written out
+            stream.reconfigure(errors="backslashreplace")
     words = list(sys.argv[1:] if arguments is None else arguments)
     _words.program = None
     if "--" in words:
@@ -67,12 +70,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except Ended:
         say("Asked to end.")
-        return 128 + (ended_by() or signal.SIGTERM)
+        return 128 + ended_by()
     except Exception as error:
         if debug:
             raise
         status = _tell(error)
-        return 128 + (ended_by() or signal.SIGTERM) if STOP.is_set() else status
+        return 128 + ended_by() if STOP.is_set() else status
     return status if isinstance(status, int) else 0
 
 

@@ -1,6 +1,7 @@
 """What ``pullback check`` prints at its end, and writes into the files that were asked for."""
 
 import contextlib
+import json
 import os
 import shlex
 import sys
@@ -16,6 +17,7 @@ from pullback.cli._files import write_file
 from pullback.cli._options import Found
 from pullback.cli._tasks import Outcome
 from pullback.internal._secrets import mask_secrets
+from pullback.internal._text import command_line
 from pullback.report import (
     Report,
     Verdict,
@@ -70,7 +72,7 @@ def show(results: Results, console: Console, *, verbose: bool = False) -> None:
     for outcome in results.outcomes:
         if outcome.report is None:
             console.print(
-                f"[yellow]not checked[/] {escape(outcome.name)}: {escape(outcome.reason)}"
+                f"[yellow]not checked[/] {escape(outcome.name)}: {escape(clean(outcome.reason))}"
                 + (f" [dim](accepted: {escape(outcome.accepted)})[/]" if outcome.accepted else ""),
                 soft_wrap=True,
             )
@@ -88,7 +90,7 @@ def _ask_for_inputs(outcome: Outcome, console: Console) -> None:
     """One line to paste, with the arguments that were guessed, to be put right."""
     line = f"{outcome.rerun} --input {shlex.quote(outcome.guessed)}"
     if "<locals>" in outcome.name:  # nobody but a program that makes it can hand it over
-        line = shlex.join(["pullback", "check", "--inside", "--only", outcome.name])
+        line = command_line(["pullback", "check", "--inside", "--only", outcome.name])
         line += " -- python a_program_that_applies_it.py"
     console.print(f"  [dim]with yours:[/] {escape(line)}", soft_wrap=True)
 
@@ -142,11 +144,12 @@ def write_outputs(options: Found, results: Results, console: Console) -> None:
     if options.json is not None:
         text = render_json(reports, **whole)
         if options.json == "-":
-            sys.stdout.write(text)
+            # In ASCII, which every output takes as it is.
+            sys.stdout.write(json.dumps(json.loads(text), indent=2) + "\n")
         else:
             write_file(Path(options.json), text)
     if options.html is not None:
-        command = shlex.join(["pullback", *mask_secrets(sys.argv[1:])])
+        command = command_line(["pullback", *mask_secrets(sys.argv[1:])])
         page = render_page(reports, command=command, seconds=results.seconds, **whole)
         write_file(options.html, page)
         console.print(f"Wrote {options.html}", markup=False)

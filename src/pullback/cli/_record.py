@@ -1,6 +1,5 @@
 """``pullback record``: run a program and keep the calls it makes."""
 
-import shlex
 from pathlib import Path
 
 from rich.console import Console
@@ -12,6 +11,7 @@ from pullback.cli._signals import end_if_asked
 from pullback.cli._words import say
 from pullback.errors import ProgramError
 from pullback.internal._processes import STOP
+from pullback.internal._text import command_line
 from pullback.recording import Recording
 from pullback.report import make_console
 
@@ -63,7 +63,7 @@ def keep(recording: Recording, output: Path, failure: ProgramError | None) -> No
     if not len(recording):
         raise ProgramError(
             "The program applied no custom torch.autograd.Function.",
-            given=shlex.join(recording.program),
+            given=command_line(recording.program),
             mend="Run a part that does; inside torch.compile they are seen only with --eager.",
         )
 
@@ -72,7 +72,7 @@ def _check_command(recording: Recording, output: Path) -> str:
     """The command line that checks a recording as it is."""
     flags = dict.fromkeys(item.loader.flags for item in recording)
     words = [word for flag in flags for word in flag]
-    return shlex.join(["pullback", "check", str(output), *words])
+    return command_line(["pullback", "check", str(output), *words])
 
 
 def _times(count: int) -> str:

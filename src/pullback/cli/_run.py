@@ -173,6 +173,7 @@ def _run_jobs(jobs: Sequence[Callable[[], Any]], workers: int) -> Iterator[Any]:
         with suppress(IndexError):  # no more wait
             while not STOP.is_set():
                 future, job = waiting.popleft()
+                future.set_running_or_notify_cancel()
                 try:
                     future.set_result(job())
                 except BaseException as error:
@@ -183,5 +184,6 @@ def _run_jobs(jobs: Sequence[Callable[[], Any]], workers: int) -> Iterator[Any]:
     for future in futures:
         while not (future.done() or STOP.is_set()):
             wait([future], 0.1)
-        wait([future], _GRACE)
+        if future.running():
+            wait([future], _GRACE)
         yield future.result() if future.done() else None

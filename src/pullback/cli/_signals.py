@@ -38,7 +38,8 @@ def note(number: int) -> None:
 
 def ended_by() -> int:
     """The number of the signal that the command was asked to end by; 0 if it was not."""
-    return _received[-1] if _received else 0
+    # While a program runs, what `running` hears is handed on, and sets `STOP` alone.
+    return _received[-1] if _received else STOP.is_set() * signal.SIGTERM
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ What was seen of a program's training is one outcome more.
 """
 
 import os
-import shlex
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from pullback.conformance import Call, Ranks, bind
 from pullback.errors import PullbackError
 from pullback.internal._defaults import set_defaults
 from pullback.internal._secrets import mask_secrets
+from pullback.internal._text import command_line
 from pullback.recording import (
     KINDS,
     ParameterFinding,
@@ -57,7 +57,7 @@ class Task:
 
     def rerun_line(self, options: Sequence[str] = ()) -> str:
         """The command line that checks this Function alone again, with these options."""
-        return shlex.join(["pullback", "check", *self.rerun, *options])
+        return command_line(["pullback", "check", *self.rerun, *options])
 
 
 _LOADING = threading.RLock()
@@ -176,11 +176,11 @@ def training_outcome(
     training: Training, program: Sequence[str], options: Sequence[str] = ()
 ) -> list[Outcome]:
     """The report of a program's training, run with options; nothing where no optimiser steps."""
-    name = f"training of {shlex.join(mask_secrets(list(program)))}"
+    name = f"training of {command_line(mask_secrets(list(program)))}"
     if not training.steps:
         return []
     found = tuple(_finding(kind, training) for kind in KINDS)
-    rerun = shlex.join(["pullback", "check", *options, "--", *mask_secrets(list(program))])
+    rerun = command_line(["pullback", "check", *options, "--", *mask_secrets(list(program))])
     report = Report(name, "", False, found, 0, unjudged=training.fault)
     return [Outcome(name, report, rerun=rerun, training=True)]
 

@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import json
 import os
-import shlex
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -24,6 +23,7 @@ from pullback.cli._targets import evaluate, find_target
 from pullback.cli._tasks import Outcome
 from pullback.conformance import reseed
 from pullback.internal._syntax import parse
+from pullback.internal._text import command_line
 from pullback.recording import Locator, source_of
 from pullback.report import Report, gather_reports, make_console
 from pullback.verification import refuse_inputs, verify
@@ -143,7 +143,7 @@ def _is_name(text: str) -> bool:
 
 
 def _outcome(name: str, found: Report | Exception, words: list[str], seed: int) -> Outcome:
-    rerun = shlex.join(["pullback", "verify", *words, *(["--seed", str(seed)] if seed else [])])
+    rerun = command_line(["pullback", "verify", *words, *(["--seed", str(seed)] if seed else [])])
     if isinstance(found, Report):
         return Outcome(name, replace(found, function=name), rerun=rerun)
     return Outcome(name, reason=" ".join(str(found).split()), rerun=rerun)

@@ -10,6 +10,7 @@ from pathlib import Path
 from pullback.errors import ArgumentError
 from pullback.internal._files import package_around
 from pullback.internal._syntax import parse
+from pullback.internal._text import printable
 
 __all__ = ["is_recording", "program", "refuse_misread", "refuse_program", "say"]
 
@@ -113,5 +114,4 @@ def is_recording(word: str) -> bool:
 
 def say(text: str) -> None:
     """Write a failure where a program's messages go."""
-    # What no terminal takes, as in a name that is no UTF-8, is written out.
-    sys.stderr.write(f"pullback: {text}\n".encode("utf-8", "backslashreplace").decode("utf-8"))
+    sys.stderr.write(f"pullback: {printable(text)}\n")

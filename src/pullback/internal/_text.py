@@ -1,9 +1,12 @@
 """`clean`: a text of the checked code, fit for a terminal, a file and a page."""
 
+import os
+import shlex
 import unicodedata
+from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["clean", "clean_within", "printable", "shortened", "shown"]
+__all__ = ["clean", "clean_within", "command_line", "in_a_line", "printable", "shortened", "shown"]
 
 _LIMIT = 20_000
 # Control and format characters (a terminal obeys them), lone surrogates (no file takes them), and
@@ -59,6 +62,26 @@ def clean_within(value: Any) -> Any:
     return value
 
 
+def in_a_line(text: str) -> str:
+    r"""As `printable`, of a name that may hold line breaks too.
+
+    Example:
+        >>> in_a_line("a\nb")
+        'a\\nb'
+    """
+    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def command_line(words: Iterable[str]) -> str:
+    r"""As `shlex.join`, on one line that a terminal shows and a shell reads back to the letter.
+
+    Example:
+        >>> print(command_line(["cat", "a file", "caf\udce9\n"]))
+        cat 'a file' $'caf\351\012'
+    """
+    return " ".join(shlex.quote(w) if w.isprintable() else _by_bytes(w) for w in words)
+
+
 def shortened(text: str, most: int = 80) -> str:
     """The beginning of a text, of so many characters at most.
 
@@ -82,5 +105,15 @@ def _written_out(character: str) -> str:
     if character in _HARMLESS:
         return character
     if unicodedata.category(character) in _REFUSED or character in _NONCHARACTERS:
-        return character.encode("unicode_escape").decode("ascii")
+        return _escaped(character)
     return character
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def _by_bytes(word: str) -> str:
+    plain = set(range(32, 127)) - set(b"\\'")
+    letters = (chr(b) if b in plain else rf"\{b:03o}" for b in os.fsencode(word))
+    return f"$'{''.join(letters)}'"

@@ -1,7 +1,6 @@
 """Run a program unchanged and record the custom Functions that it applies."""
 
 import os
-import shlex
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from pullback.errors import ProgramError
 from pullback.internal._launch import Launched, Limits, launched
 from pullback.internal._processes import STOP, signal_name
 from pullback.internal._secrets import mask_secrets
+from pullback.internal._text import command_line
 from pullback.recording._recording import Recording
 
 __all__ = ["collect", "record_program"]
@@ -68,7 +68,7 @@ def collect(program: Launched) -> tuple[Recording, ProgramError | None]:
     if not any(directory.glob("started-*")):
         raise ProgramError(
             "The program ran, but its Python did not start the recorder.",
-            given=shlex.join(mask_secrets(command)),
+            given=command_line(mask_secrets(command)),
             expected="a Python program that reads PYTHONPATH (no -I, -E or -S)",
             mend="Run it through python, for example: pullback check -- python train.py",
         )
@@ -100,7 +100,7 @@ def _failure(command: list[str], code: int, *, interrupted: bool) -> ProgramErro
     how = f"was ended by {signal_name(-code)}" if code < 0 else f"exited with status {code}"
     failure = ProgramError(
         f"The program {how}.",
-        given=shlex.join(mask_secrets(command)),
+        given=command_line(mask_secrets(command)),
         expected="status 0",
         mend="Make it run by itself first; its own message is above.",
     )

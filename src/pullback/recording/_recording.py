@@ -315,8 +315,8 @@ def _read_function(item: dict[str, Any]) -> RecordedFunction:
     dtype, device = map(_text, item.get("defaults", PLAIN))
     return RecordedFunction(
         Locator.from_data(item["locator"]),
-        [_text(entry) for entry in item["paths"]],
-        _text(item["script"]),
+        [_path(entry) for entry in item["paths"]],
+        _path(item["script"]),
         int(item["applied"]),
         list(map(_read_call, item["calls"])),
         {_text(reason): int(count) for reason, count in item["reasons"].items()},
@@ -348,6 +348,13 @@ def _text(value: Any) -> str:
         raise TypeError(f"a {type(value).__name__} in the place of a text")
     # A terminal obeys control characters.
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in value)
+
+
+def _path(value: Any) -> str:
+    """A path as it is, to the letter: whoever prints it makes it fit for that."""
+    if type(value) is not str:
+        raise TypeError(f"a {type(value).__name__} in the place of a path")
+    return value
 
 
 def _requires_grad(node: Any) -> bool:

@@ -137,7 +137,7 @@ def load_script(file: str, wanted: str | None) -> types.ModuleType:
     with _readable(file):
         source = Path(file).read_bytes()
     # An edited script is another module; all that is taken out of one is of one module.
-    name = f"{SHIM_PREFIX}{zlib.crc32(source, zlib.crc32(file.encode())):08x}"
+    name = f"{SHIM_PREFIX}{zlib.crc32(source, zlib.crc32(os.fsencode(file))):08x}"
     packages, folder = package_around(Path(file))
     for place in (os.path.dirname(file), str(folder)):  # as Python does for a script, and with -m
         if place not in sys.path:

@@ -10,6 +10,7 @@ import os
 import sys
 from typing import Any
 
+from pullback.internal._text import in_a_line
 from pullback.recording.locator._source import definition
 
 __all__ = ["SHIM_PREFIX", "Locator", "absolute"]
@@ -116,7 +117,8 @@ class Locator:
             value = getattr(found, field.name)
             if type(value) is not field.type:
                 raise TypeError(f"{field.name} is a {type(value).__name__}")
-            if isinstance(value, str) and not value.isprintable():  # names are shown on terminals
+            # Names are shown on terminals; that of a file is as it is, and `name` writes it out.
+            if field.name != "file" and not str(value).isprintable():
                 raise TypeError(f"{field.name} holds control characters")
         return found
 
@@ -131,9 +133,9 @@ class Locator:
 
     @property
     def name(self) -> str:
-        """``"package.module:Name"``; the script's file in place of ``__main__``."""
+        """``"package.module:Name"``; the script's file in place of ``__main__``, fit for a line."""
         suffix = " (completed)" if self.completed else ""
-        return f"{self.home or self.module}:{self.qualname}{suffix}"
+        return f"{in_a_line(self.home or self.module)}:{self.qualname}{suffix}"
 
     @property
     def script(self) -> str:

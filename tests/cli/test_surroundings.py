@@ -1,0 +1,97 @@
+"""Commands where folders, terminals and file systems are not as one is used to."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pullback.cli import main
+
+PROGRAM = """
+import torch
+
+class Third(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent * 3
+
+open("ran", "w").close()
+Third.apply(torch.ones(2, requires_grad=True)).sum().backward()
+"""
+CHECK = ["check", "--clauses", "derivative"]
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch) -> Path:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("copied_programs")
+@pytest.mark.parametrize("name", [b"caf\xe9", b"two\nlines", b"red\x1b[31m"])
+def test_a_folder_of_any_name_is_recorded_and_the_line_printed_works(
+    name, program, capfd, monkeypatch
+) -> None:
+    folder = Path(os.fsdecode(os.fsencode(program) + b"/" + name))
+    folder.mkdir()
+    Path("train.py").rename(folder / "train.py")
+    monkeypatch.chdir(folder)
+    files = ["--json", "found.json", "--html", "h.html", "--junit", "j.xml", "--sarif", "s.sarif"]
+    assert main([*CHECK, *files, "--", "python", "train.py"]) == 1
+    said = capfd.readouterr().out
+    assert "\x1b" not in said
+    assert len(json.loads(Path("found.json").read_text())["functions"]) == 1
+    [rerun] = [line for line in said.splitlines() if "rerun: " in line]
+    words = subprocess.run(
+        ["bash", "-c", f"printf '%s\\0' {rerun.partition('rerun: pullback ')[2]}"],
+        capture_output=True, check=True,
+    ).stdout.split(b"\0")  # fmt: skip
+    assert main(list(map(os.fsdecode, words[:-1]))) == 1
+    assert "1 Function checked, 1 broken" in capfd.readouterr().out
+
+
+def test_an_output_of_ascii_takes_every_name(program) -> None:
+    folder = program / "äußere ✓"
+    folder.mkdir()
+    Path("train.py").rename(folder / "train.py")
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "pullback.cli", *words, "--", "python", "train.py"]
+        return subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+
+    done = run(*CHECK, "--json", "-")
+    assert done.returncode == 1, done.stderr
+    assert "äußere ✓" in json.loads(done.stdout)["functions"][0]["function"]
+    done = run(*CHECK)
+    assert done.returncode == 1, done.stderr
+    assert "fault of pullback" not in done.stderr
+
+
+@pytest.mark.usefixtures("copied_programs")
+def test_where_no_folder_can_be_made_is_told_before_the_program_runs(
+    program, capfd, monkeypatch
+) -> None:
+    def refused(self, *args, **kwargs) -> None:
+        raise PermissionError(1, os.strerror(1), str(self))
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    assert main([*CHECK, "--", "python", "train.py"]) == 2
+    assert not Path("ran").exists()
+    assert "Operation not permitted" in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("copied_programs")
+def test_the_longest_name_that_a_file_can_have(program) -> None:
+    name = "\N{WATER WAVE}" * 61 + ".json"  # 249 bytes
+    assert main([*CHECK, "--json", name, "--", "python", "train.py"]) == 1
+    assert json.loads(Path(name).read_text())["functions"]
