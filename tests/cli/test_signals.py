@@ -232,6 +232,19 @@ def test_a_request_for_a_checkpoint_reaches_a_program_and_ends_nobody(folder, nu
     assert Path("saved").read_text() == "1"
 
 
+def test_a_request_to_end_leaves_the_report_of_a_training(folder) -> None:
+    with Path("said").open("w") as said:
+        words = ["track", "--", "python", "train.py"]
+        pid = start_copy(lambda: main(words), said.fileno(), said.fileno())
+    wait_for(lambda: Path("running").exists())
+    os.kill(pid, signal.SIGTERM)
+    _, status = os.waitpid(pid, 0)
+    said = Path("said").read_text()
+    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGTERM, said
+    assert "report in scales.html" in said
+    assert Path("scales.html").exists()
+
+
 PULLBACK = [sys.executable, "-m", "pullback.cli"]
 CHECK = [*PULLBACK, "check", "functions:Square", "functions:Waits", "--timeout", "300"]
 OUTPUTS = ["--clauses", "linear,double,form", "--json", "out.json", "--html", "out.html"]

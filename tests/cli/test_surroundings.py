@@ -95,3 +95,23 @@ def test_the_longest_name_that_a_file_can_have(program) -> None:
     name = "\N{WATER WAVE}" * 61 + ".json"  # 249 bytes
     assert main([*CHECK, "--json", name, "--", "python", "train.py"]) == 1
     assert json.loads(Path(name).read_text())["functions"]
+
+
+@pytest.mark.usefixtures("copied_programs")
+def test_a_class_of_any_name_is_recorded(program, capfd) -> None:
+    made = 'kind = type("two\\nlines\\x1b", (Third,), {"__module__": 7})\n'
+    made += "kind.apply(torch.ones(2, requires_grad=True))\n"
+    Path("train.py").write_text(PROGRAM + made)
+    assert main([*CHECK, "--json", "found.json", "--", "python", "train.py"]) == 1
+    assert "\x1b" not in capfd.readouterr().out
+    found = json.loads(Path("found.json").read_text())
+    named = [item["function"] for item in (*found["functions"], *found["not_checked"])]
+    assert sorted(name.rpartition(":")[2] for name in named) == ["Third", r"two\nlines\x1b"]
+
+
+def test_a_link_to_itself_is_no_place_for_results(program, capfd) -> None:
+    Path("loop").symlink_to("loop")
+    for option in ("-o", "--html", "--json"):
+        assert main([*CHECK, option, "loop", "--", "python", "train.py"]) == 2
+        assert "loop cannot be written" in capfd.readouterr().err
+    assert not Path("ran").exists()

@@ -32,11 +32,14 @@ def refuse_recording(path: Path) -> None:
 
 def refuse_same(*paths: Path | None) -> None:
     """Refuse one file for two outputs, of which the second would replace the first."""
-    found = [path.resolve() for path in paths if path and (path.is_file() or not path.exists())]
+    # Unlike `Path.resolve`, whatever the links are.
+    found = [
+        os.path.realpath(path) for path in paths if path and (path.is_file() or not path.exists())
+    ]
     twice = [path for number, path in enumerate(found) if path in found[:number]]
     if twice:
         raise ArgumentError(
-            "One file is named for two outputs.", given=str(twice[0]), mend="Name two files."
+            "One file is named for two outputs.", given=twice[0], mend="Name two files."
         )
 
 

@@ -82,9 +82,9 @@ def _run(
     words = [interpreter, *flags, "-m", _PROGRAM, json.dumps(options), *command]
     with running(words, os.environ) as wait:
         code, _ = wait()
-    end_if_asked()
     status = code if code >= 0 else 128 - code
     if _stamp(jsonl) == before:  # it is opened with the first module that is tracked
+        end_if_asked()
         _refuse_unrecorded(program, code, names)
         raise typer.Exit(status)
     run = read_run(jsonl)
@@ -94,6 +94,7 @@ def _run(
     for finding in diagnose(run)[:20]:
         typer.echo(str(finding))
     typer.echo(f"{len(run.series)} tensors in {jsonl}, report in {html}")
+    end_if_asked()
     raise typer.Exit(status)
 
 

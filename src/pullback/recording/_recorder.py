@@ -236,7 +236,7 @@ class Recorder:
         record.named, record.operator = locator.names(applied), operator is not None
         self.records[cls] = record
         self.tally[record.slot] += 1
-        if not record.operator and cls.__module__.startswith(_NOT_CUSTOM):
+        if not record.operator and str(cls.__module__).startswith(_NOT_CUSTOM):
             record.ignored = record.full = True
         else:
             self.changed()

@@ -117,9 +117,6 @@ class Locator:
             value = getattr(found, field.name)
             if type(value) is not field.type:
                 raise TypeError(f"{field.name} is a {type(value).__name__}")
-            # Names are shown on terminals; that of a file is as it is, and `name` writes it out.
-            if field.name != "file" and not str(value).isprintable():
-                raise TypeError(f"{field.name} holds control characters")
         return found
 
     def to_data(self) -> dict[str, Any]:
@@ -135,7 +132,7 @@ class Locator:
     def name(self) -> str:
         """``"package.module:Name"``; the script's file in place of ``__main__``, fit for a line."""
         suffix = " (completed)" if self.completed else ""
-        return f"{in_a_line(self.home or self.module)}:{self.qualname}{suffix}"
+        return in_a_line(f"{self.home or self.module}:{self.qualname}{suffix}")
 
     @property
     def script(self) -> str:
@@ -157,7 +154,7 @@ def _place(target: Any) -> tuple[str, str, bool]:
         return "torch", f"ops.{str(target).removeprefix('torch.ops.')}", True
     # The function that `torch.library.custom_op` decorated, or the target itself.
     named = getattr(target, "_init_fn", target) if hasattr(target, "_opoverload") else target
-    module = getattr(named, "__module__", None) or type(named).__module__
+    module = str(getattr(named, "__module__", None) or type(named).__module__)
     qualname = getattr(named, "__qualname__", None) or type(named).__qualname__
     last = qualname.rpartition(".")[2]
     places = [(module, qualname), (module, last)]
