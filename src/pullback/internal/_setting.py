@@ -5,9 +5,13 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import TypeVar
 
-__all__ = ["setting"]
+__all__ = ["PROBING", "setting"]
 
 T = TypeVar("T")
+
+# Whether a check that the program itself asks for is under way: what it applies is none of the
+# program's own calls.
+PROBING: ContextVar[bool] = ContextVar("PROBING", default=False)
 
 
 @contextlib.contextmanager

@@ -21,13 +21,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 import torch
 
-from pullback.internal._as_main import run_as_main
 from pullback.internal._launch import Limits
+from pullback.internal._setting import PROBING
 from pullback.internal.torch import never_compile, operator_of, pytree, watch_apply
 from pullback.recording._kinds import HELPERS, given_to_operator, pattern_of, signature_of
 from pullback.recording.locator._locator import Locator, absolute
@@ -36,8 +35,6 @@ __all__ = ["Call", "Record", "Recorder", "choose", "why_no_call"]
 
 # Functions that torch and pullback build themselves, around compiled graphs, checkpoints, batches.
 _NOT_CUSTOM = ("torch.", "pullback.tensor.")
-# What these apply is a probe of a check that the program itself has asked for.
-_CHECKERS = ("pullback.conformance.", "pullback.verification.")
 _SIGNATURE_LIMIT = 64
 _PATTERN_LIMIT = 16
 _EARLY = 8  # calls of a pattern after which their numbers are those of a program under way
@@ -190,7 +187,7 @@ class Recorder:
     def _see(
         self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Record, Any, Call | None, Call | None] | None:
-        if _is_probe():
+        if PROBING.get():
             return None
         with self._lock:
             record = self.records.get(cls) or self._meet(cls)
@@ -312,17 +309,6 @@ def why_no_call(reasons: Mapping[str, int]) -> str:
     """
     counted = [f"{text} ({count} calls)" if count > 1 else text for text, count in reasons.items()]
     return "; ".join(counted) or "no call of it with tensors that hold data succeeded"
-
-
-def _is_probe() -> bool:
-    """Whether a checker calls, and not the program: one that a checker runs again is a program."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        name = str(frame.f_globals.get("__name__"))
-        if name.startswith(_CHECKERS) or name == run_as_main.__module__:
-            return name != run_as_main.__module__
-        frame = frame.f_back
-    return False
 
 
 def _is_finite(call: Call) -> bool:

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from threading import Thread
 
@@ -215,7 +216,7 @@ def _at_once(work: Callable[[int], Answer], count: int) -> list[Answer]:
             found[number].set_exception(error)
 
     for number in range(count):
-        Thread(target=run, args=(number,), daemon=True).start()
+        Thread(target=copy_context().run, args=(run, number), daemon=True).start()
     return [one.result() for one in found]
 
 

@@ -20,6 +20,7 @@ import torch
 
 from pullback.conformance.process._failure import attempt, raised
 from pullback.internal._generators import rewind_shared
+from pullback.internal._setting import PROBING, setting
 from pullback.internal.torch import LOGGERS, PRINT_OPTIONS
 
 __all__ = [
@@ -132,6 +133,7 @@ def guarded(
         for put_back in (partial(_restore, kept), *rewind_shared(), *generators):
             stack.callback(put_back)
         stack.enter_context(silenced())
+        stack.enter_context(setting(PROBING, True))
         stack.enter_context(torch.random.fork_rng([]))
         if device is not None:
             every = range(torch.accelerator.device_count())
