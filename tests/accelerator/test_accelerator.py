@@ -29,7 +29,7 @@ raise SystemExit(main(words.split()))
 """
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program(name: str, run_there: RunThere, tmp_path: Path) -> None:
     (tmp_path / "named.py").write_text("import torch\n\n\nclass Named(torch.Tensor):\n    pass\n")

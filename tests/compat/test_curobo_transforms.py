@@ -73,6 +73,7 @@ def step(u, out):
     return curobo.tensor_step_acc(state, u, out, None, 2, torch.eye(6)).square().sum()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("function", [*map(cost, KERNELS), step])
 def test_compiled_code_fills_outside_of_its_graphs(function, u):
     width = 6 if function is step else 2
@@ -84,6 +85,7 @@ def test_compiled_code_fills_outside_of_its_graphs(function, u):
         torch.compile(function, backend="eager", fullgraph=True)(u, out)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("function", [*map(cost, KERNELS), step])
 def test_compiled_code_refuses_what_shares_memory(function):
     pool = torch.ones(36)
@@ -93,6 +95,7 @@ def test_compiled_code_refuses_what_shares_memory(function):
     assert pool.eq(1).all()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_compiled_code_without_buffers_is_one_graph(kernel, u):
     def run(u):

@@ -192,6 +192,7 @@ class CallsAKernel(torch.autograd.Function):
         return _solve(g, ctx.order), None
 
 
+@pytest.mark.slow
 def test_an_edit_ends_no_process_that_is_not_a_copy():
     given = torch.randn(3), 1
     found = check(CallsAKernel, *given, clauses="derivative", gradient="exact")["derivative"]

@@ -77,6 +77,7 @@ def test_a_broken_function_fails_the_run(folder, workers) -> None:
     assert "1 of 1 Function" in (folder / "out.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_worker_that_a_test_kills_is_named(folder) -> None:
     killing = "import os\n\ndef test_kills():\n    os._exit(3)\n"
     (folder / "test_functions.py").write_text(TESTS.format(factor=2) + killing)

@@ -39,6 +39,7 @@ COMPOSED = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("row", "transform"), COMPOSED, ids=lambda it: getattr(it, "name", it))
 def test_composed_with_func(row, transform):
     args = row.arguments(SEED)

@@ -75,6 +75,7 @@ def test_after_tracking_the_old_code_is_used_again() -> None:
 looks_at_gradients = pytest.mark.filterwarnings("ignore:The .grad attribute")
 
 
+@pytest.mark.slow
 @looks_at_gradients
 def test_a_graph_break_loses_nothing() -> None:
     class Breaking(nn.Module):

@@ -47,6 +47,7 @@ def exported(motion, x, *, strict):
     return torch.export.export(Module(), (x,), strict=strict).module()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("name", WITHOUT)
 def test_what_a_kernel_computes_has_none(name, strict):
@@ -57,6 +58,7 @@ def test_what_a_kernel_computes_has_none(name, strict):
         found.sum().backward()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("name", WITH)
 def test_plain_torch_keeps_it(name, strict):

@@ -262,6 +262,7 @@ def test_compiled_where_sizes_and_numbers_are_symbols():
     torch.testing.assert_close(compiled(x), both(x))
 
 
+@pytest.mark.slow
 def test_compiled_where_a_number_is_as_large_as_a_symbol():
     torch._dynamo.reset()
     x = torch.randn(2, 9, 3, **F64)
