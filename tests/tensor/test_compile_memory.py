@@ -188,6 +188,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("way", ["Function", "complete"])
 @pytest.mark.parametrize(("place", "filled", "fullgraph"), CASES)

@@ -117,6 +117,7 @@ def here(samples=SAMPLES):
     return module
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chunk", [1, 5])
 def test_scores_and_feedback_are_those_of_this_process(workers, chunk):
     lm = Asked()

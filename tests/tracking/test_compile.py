@@ -58,6 +58,7 @@ def test_inductor() -> None:
     compare(plain, tracker)
 
 
+@pytest.mark.slow
 def test_after_tracking_the_old_code_is_used_again() -> None:
     model = sequential()
     counter = CompileCounterWithBackend("aot_eager")

@@ -109,6 +109,7 @@ SPREAD = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("scheme", "boundary", "kind", "horizon"), HORIZONS)
 def test_every_order(scheme, boundary, kind, horizon):
     torch.manual_seed(horizon)

@@ -85,6 +85,7 @@ def test_a_change_between_forward_and_backward_is_torchs(program, setting, way):
     torch.testing.assert_close(found[0], 9 * X * X)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 @ways
