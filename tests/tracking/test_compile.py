@@ -8,8 +8,10 @@ import torch
 from tests.tracking.models import HuggingFaceStyle, Tied, sequential, train
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.utils.checkpoint import checkpoint
 
-from pullback.tracking import Tracker
+from pullback.compat.unit_scaling import ScalePair, ScaleTracker
+from pullback.tracking import Record, Tracker, track
 
 pytestmark = pytest.mark.sampled(5)
 
@@ -46,6 +48,58 @@ def test_one_graph_over_twenty_steps_with_changing_cadence(make: Any, first: str
     assert counter.frame_count - before == 1
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(expected, found, strict=True))
     compare(plain, tracker)
+
+
+class Checkpointed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        self.head = nn.Linear(2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(checkpoint(self.body, x, use_reentrant=False))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("wants", [False, True])
+def test_what_is_checkpointed_is_measured_once(backend: str, wants: bool) -> None:
+    torch.manual_seed(0)
+    model, x = Checkpointed(), torch.randn(5, 4, requires_grad=wants)
+    plain = nn.Sequential(*model.body, model.head)
+    plain(x).sum().backward()
+    expected = [each.grad.clone() for each in model.parameters()]  # type: ignore[union-attr]
+    model.zero_grad()
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    with Tracker(compiled) as tracker:
+        compiled(x).sum().backward()
+        tracker.step()
+    for parameter, gradient in zip(model.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
+    assert not [key for key in tracker.totals() if key.recomputed or key.visit]
+    for name, count in {"body.0": 40, "body": 10, "head": 5, "(root)": 5}.items():
+        assert tracker.total(name).count == tracker.total(name, "backward").count == count
+
+
+@pytest.mark.parametrize("way", ["track", "ScaleTracker"])
+def test_a_tensor_is_followed_within_a_checkpoint(way: str) -> None:
+    layer, record, scales = nn.Linear(4, 4), Record("h"), ScalePair()
+
+    def part(x: torch.Tensor) -> torch.Tensor:
+        y = layer(x)
+        y = track(y, record) if way == "track" else ScaleTracker.track(y, scales)
+        return y.square()
+
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(part, x, use_reentrant=False).sum()
+
+    x = torch.randn(5, 4)
+    loss(x).backward()
+    record.step()
+    if way == "track":
+        assert record.total("backward").mean_abs == pytest.approx(2 * record.total().mean_abs)
+    else:
+        assert scales.backward.scale == pytest.approx(2 * scales.forward.scale)
 
 
 @pytest.mark.slow

@@ -58,7 +58,7 @@ __all__ = [
     "next_sequence_number", "node_class",
     "operator_of", "overload_of", "parameters_of", "parts_of_compiler", "peek_interpreter_stack",
     "pytree", "recording", "remove_forward_hook",
-    "remove_legacy_batch_dim", "restore_vmap", "rules_in", "run_eagerly",
+    "remove_legacy_batch_dim", "restore_vmap", "rules_in", "run_eagerly", "run_once",
     "saved_tensors_are_hooked", "schema_of", "sequence_number", "set_deterministic",
     "set_forward_mode", "set_grad_mode", "storage_of", "temporarily_clear_interpreter_stack",
     "uncompiled", "unwrap_if_dead", "version_of", "versions_of", "watch_apply", "while_tracing",
@@ -226,6 +226,9 @@ try:
     current_graph_task_id: Callable[[], int] = _c._current_graph_task_id
     sequence_number: Callable[[Any], int] = operator.methodcaller(_SEQUENCE)
     next_sequence_number: Callable[[], int] = _c._autograd._get_sequence_nr
+    _Region: Any = _checkpoint._CachingTorchDispatchMode
+    _find(_Region.__init__.__code__.co_names, "policy_fn")
+    _find(dir(_modes), "_get_current_dispatch_mode")
     _Frame: Any = _checkpoint._CheckpointFrame
     _region: Any = _checkpoint._checkpoint_without_reentrant_generator
     _RECOMPUTATIONS: Any = (
@@ -249,6 +252,8 @@ try:
     _find(OpOverload.__init__.__code__.co_names, "_schema")
     _find(CustomOpDef.__init__.__code__.co_names, "_init_fn")
     _find(_registered.Info.__annotations__, "_backward_fn", "_setup_context_fn")
+
+    _after_views = _c._after_ADInplaceOrView_keyset
 
     # The compiler.
     _Strategy = _frames._FrameExecStrategy
@@ -598,9 +603,12 @@ def is_raised_by_tracing(error: Exception) -> bool:
 
 
 def innermost(tensor: torch.Tensor) -> torch.Tensor:
-    """What is below all wrappers of `torch.func`."""
+    """What is below all wrappers of `torch.func` and of ``is_grads_batched``."""
     while is_functorch_wrapped_tensor(tensor):
         tensor = get_unwrapped(tensor)
+    level = legacy_batch_level() if is_legacy_batchedtensor(tensor) else 0
+    while is_legacy_batchedtensor(tensor):
+        tensor, level = remove_legacy_batch_dim(tensor, level), level - 1
     return tensor
 
 
@@ -799,6 +807,37 @@ def declare_ordered(operator: Any) -> None:
         operator.register_effect(_ORDERED)
     else:
         _effects._register_effectful_op(operator._opoverload, _ORDERED)
+
+
+def run_once(library: torch.library.Library, operator: Any) -> None:
+    """Let compiled activation checkpointing keep what an operator gives, and not run it again.
+
+    One with effects would run in the backward pass with the forward's token, which torch (2.13)
+    saves for it, and cannot: a token is no tensor. What is to run again is marked by the policy of
+    a mode; in older versions by what each node of the graph is copied from.
+    """
+
+    def kernel(keys: Any, *given: Any) -> Any:
+        with _kept_by_checkpoints() if is_symbolic() else contextlib.nullcontext():
+            return operator._opoverload.redispatch(keys & _after_views, *given)
+
+    # No mode has seen the call there yet, and an operator without views has nothing else to do.
+    library.impl(operator._opoverload, kernel, "ADInplaceOrView", with_keyset=True)
+
+
+@contextlib.contextmanager
+def _kept_by_checkpoints() -> Iterator[None]:
+    mode, meta = _modes._get_current_dispatch_mode(), torch.fx.traceback.get_current_meta()
+    policy = mode.policy_fn if isinstance(mode, _Region) else None
+    mark = {name: meta.pop(name) for name in ("recompute",) if name in meta}
+    if policy is not None:
+        mode.policy_fn = lambda *_, **__: _checkpoint.CheckpointPolicy.MUST_SAVE
+    try:
+        yield
+    finally:
+        meta.update(mark)
+        if policy is not None:
+            mode.policy_fn = policy
 
 
 Answer = Callable[[Callable[..., Any], type, tuple[Any, ...], dict[str, Any]], Any]

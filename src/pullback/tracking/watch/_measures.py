@@ -77,6 +77,11 @@ class Measures:
         self.functions = dict(functions)
         self.blocks = dict(blocks or {})
         self._waiting: list[tuple[Key, Place, str, torch.Tensor]] = []
+        self._shared: list[tuple[tuple[Key, Place], tuple[Key, Place]]] = []
+
+    def share(self, first: tuple[Key, Place], other: tuple[Key, Place]) -> None:
+        """Give what was measured of a tensor under its other name, too."""
+        self._shared.append((first, other))
 
     def take(
         self,
@@ -124,6 +129,8 @@ class Measures:
                 part = flat[offset : offset + values.numel()].reshape(tuple(values.shape))
                 found.setdefault((key, place), {})[name] = part
                 offset += values.numel()
+        shared, self._shared = self._shared, []
+        found.update((other, found[first]) for first, other in shared if first in found)
         return found
 
 

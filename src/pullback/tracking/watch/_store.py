@@ -15,6 +15,7 @@ from weakref import WeakSet, WeakValueDictionary
 import numpy as np
 import torch
 
+from pullback.internal.torch import innermost, temporarily_clear_interpreter_stack
 from pullback.tracking.measure._dispatch import (
     Backend,
     check_measurable,
@@ -92,7 +93,7 @@ class Store:
         self._calls: dict[tuple[str, bool], int] = {}
         self._visits: dict[Place, dict[Key, int]] = {}
         self._visited = 0  # how many tensors are in it
-        self._where: dict[tuple[Key, Place], tuple[torch.device, int]] = {}
+        self._where: dict[tuple[Key, Place], tuple[torch.device, int, tuple[Key, Place]]] = {}
         self._seen_roots: set[str] = set()
         self._rounds = Rounds()
         self.phase: Phase = "training"
@@ -142,7 +143,8 @@ class Store:
         Where the optimizer runs in the backward pass, a step ends before most gradients come.
         """
         first: Seen = None
-        with self._lock:
+        with self._lock, temporarily_clear_interpreter_stack():
+            values = innermost(values)  # of a batch of gradients, all of them
             for key, place in [] if self.closed else filter(None, names):
                 own = key._replace(direction=direction, order=order), place
                 self._write(values, *own, first)
@@ -179,7 +181,9 @@ class Store:
         if self.active and values.is_floating_point():
             with self._lock:
                 key = key._replace(phase=self.phase)
-                self.measures.take(values, 1.0, key, self._now, self.measures.blocks)
+                with temporarily_clear_interpreter_stack():
+                    plain = innermost(values)
+                    self.measures.take(plain, 1.0, key, self._now, self.measures.blocks)
 
     def advance(self, by: Any = None) -> None:
         """End the step, if anything happened in it, and flush what it measured.
@@ -233,7 +237,8 @@ class Store:
         """Measure into a row; or point at that of the first, unless it was flushed meanwhile."""
         found = None if first is None else self._where.get(first)
         if found is not None:
-            self._append(key, place, found)
+            *where, same = found
+            self.measures.share(same, (self._append(key, place, *where), place))
             return
         check_measurable(values)
         device = values.device
@@ -243,14 +248,14 @@ class Store:
         factor = self._factor(device) if scaled else 1.0
         measure_into(values, self._rows[device][index], factor, self.backends_used[device.type])
         self._used[device] = index + 1
-        self.measures.take(values, factor, self._append(key, place, (device, index)), place)
+        self.measures.take(values, factor, self._append(key, place, device, index), place)
 
-    def _append(self, key: Key, place: Place, where: tuple[torch.device, int]) -> Key:
-        self._where[key, place] = where
+    def _append(self, key: Key, place: Place, device: torch.device, index: int) -> Key:
         visit = self._count_visit(key, place)
-        key = key._replace(visit=visit) if visit else key
-        self._waiting.append((key, place, *where))
-        return key
+        visited = key._replace(visit=visit) if visit else key
+        self._where[key, place] = device, index, (visited, place)
+        self._waiting.append((visited, place, device, index))
+        return visited
 
     def _count_visit(self, key: Key, place: Place) -> int:
         """How often a tensor was measured before; a value never was, whose calls are numbered."""

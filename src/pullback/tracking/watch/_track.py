@@ -24,7 +24,9 @@ from pullback.internal.torch import (
     FakeTensor,
     current_graph_task_id,
     declare_ordered,
+    innermost,
     run_eagerly,
+    run_once,
     saved_tensors_are_hooked,
 )
 from pullback.tensor import Function
@@ -98,11 +100,17 @@ def in_backward() -> bool:
 observe_operator.register_fake(lambda *_: torch.empty(6, dtype=torch.int64))
 follow_operator.register_fake(lambda *_: None)
 begin_operator.register_fake(lambda *_: None)
-for _operator in (observe_operator, follow_operator):
+_LIBRARY = torch.library.Library("pullback_tracking", "FRAGMENT")  # its rules end with it
+for _name, _operator in {"observe": observe_operator, "follow": follow_operator}.items():
     # The batch is one tensor, which the kernel gets as it lies in memory.
     _operator.register_vmap(lambda info, in_dims, *given, of=_operator: (of(*given), None))
+    # That of is_grads_batched is another: it has a key of its own.
+    _LIBRARY.impl(
+        _name, lambda values, *given, of=_operator: of(innermost(values), *given), "Batched"
+    )
 for _operator in (observe_operator, follow_operator, begin_operator):
     declare_ordered(_operator)
+run_once(_LIBRARY, observe_operator)
 
 
 class Track(Function):
