@@ -274,3 +274,19 @@ def test_a_step_that_an_optimizer_ended_is_counted_once(every: int) -> None:
         tracker.step()  # nothing happened, and it was asked for
         assert tracker.steps == 5
     assert tracker.total("0").count == 4 // every * tracker.latest()[0].statistics.count
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_an_optimizer_that_raised_holds_up_no_other(shared: bool) -> None:
+    model, other = nn.Linear(4, 2), nn.Linear(4, 2)
+    failing = torch.optim.LBFGS((model if shared else other).parameters())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Tracker(model, parameters=True) as tracker:
+        with pytest.raises(ZeroDivisionError):
+            failing.step(lambda: 1 / 0)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(5, 4)).sum().backward()
+            optimizer.step()
+    assert tracker.steps == 3
+    assert tracker.total("weight").count == tracker.total("weight[update]").count == 3 * 8

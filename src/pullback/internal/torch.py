@@ -51,18 +51,18 @@ __all__ = [
     "is_any_autocast_enabled",
     "is_batchedtensor", "is_exporting", "is_functional_tensor", "is_functorch_wrapped_tensor",
     "is_gradtrackingtensor", "is_known_to_export", "is_legacy_batchedtensor", "is_of_an_operator",
-    "is_of_custom_operators", "is_raised_by_tracing", "is_recomputing", "is_symbolic", "is_traced",
-    "is_view", "is_whole", "is_zero_tensor", "lacks_gradient", "leave_function_mode",
-    "legacy_batch_level", "len_torch_dispatch_stack", "make_subclass", "maybe_get_bdim",
-    "maybe_get_level", "metadata_of", "mode_without_values", "nested_forward_mode", "never_compile",
-    "next_sequence_number", "node_class",
-    "operator_of", "overload_of", "parameters_of", "parts_of_compiler", "peek_interpreter_stack",
-    "pytree", "recording", "remove_forward_hook",
-    "remove_legacy_batch_dim", "restore_vmap", "rules_in", "run_eagerly", "run_once",
-    "saved_tensors_are_hooked", "schema_of", "sequence_number", "set_deterministic",
-    "set_forward_mode", "set_grad_mode", "storage_of", "temporarily_clear_interpreter_stack",
-    "uncompiled", "unwrap_if_dead", "version_of", "versions_of", "watch_apply", "while_tracing",
-    "without_forward_hooks", "wrap_functional_tensor", "wrap_recomputation",
+    "is_of_custom_operators", "is_raised_by_tracing", "is_recomputing", "is_stepping",
+    "is_symbolic", "is_traced", "is_view", "is_whole", "is_zero_tensor", "lacks_gradient",
+    "leave_function_mode", "legacy_batch_level", "len_torch_dispatch_stack", "make_subclass",
+    "maybe_get_bdim", "maybe_get_level", "metadata_of", "mode_without_values",
+    "nested_forward_mode", "never_compile", "next_sequence_number", "node_class", "operator_of",
+    "overload_of", "parameters_of", "parts_of_compiler", "peek_interpreter_stack", "pytree",
+    "recording", "remove_forward_hook", "remove_legacy_batch_dim", "restore_vmap", "rules_in",
+    "run_eagerly", "run_once", "saved_tensors_are_hooked", "schema_of", "sequence_number",
+    "set_deterministic", "set_forward_mode", "set_grad_mode", "storage_of",
+    "temporarily_clear_interpreter_stack", "uncompiled", "unwrap_if_dead", "version_of",
+    "versions_of", "watch_apply", "while_tracing", "without_forward_hooks",
+    "wrap_functional_tensor", "wrap_recomputation",
 ]  # fmt: skip
 
 OLDEST = "2.7"
@@ -235,6 +235,12 @@ try:
         _checkpoint.CheckpointFunction.backward.__code__,
         *(each for each in _region.__code__.co_consts if isinstance(each, types.CodeType)),
     )
+    # What every optimiser's step is wrapped in, which calls its hooks.
+    _STEPS: Any = [
+        each
+        for each in torch.optim.Optimizer.profile_hook_step.__code__.co_consts
+        if isinstance(each, types.CodeType)
+    ]
     set_forward_mode: Callable[[bool], Any] = _forward_ad._set_fwd_grad_enabled
     _find(dir(_forward_ad), "_current_level")
     _find(dir(_eager), "JVP_NESTING")
@@ -515,6 +521,16 @@ def called_from(code: types.CodeType) -> bool:
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
     return frame is not None
+
+
+def is_stepping(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the caller runs within the step of an optimiser; one that raised has ended."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code in _STEPS and frame.f_locals.get("self") is optimizer:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def wrap_recomputation(

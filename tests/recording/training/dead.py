@@ -3,6 +3,7 @@
 Lines that cut a gradient end in ``# cut``.
 """
 
+import contextlib
 import copy
 import warnings
 from collections.abc import Callable
@@ -640,3 +641,63 @@ def two_of_one_class() -> None:
         optimizer.zero_grad()
         F.cross_entropy(head(encoder(x).detach()), y).backward()  # cut
         optimizer.step()
+
+
+class Beside(nn.Module):
+    """A layer that trains, and one that nobody uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.idle = linear(), linear()
+
+    def forward(self, x: Any) -> Any:
+        return self.used(x)
+
+
+def fit_by_closure(model: nn.Module, make: Callable[..., Any], log: Callable[[], object]) -> None:
+    optimizer = make(model.parameters(), lr=0.1)
+    x = torch.randn(5, 4)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    for _ in range(6):
+        optimizer.step(closure)
+        log()
+
+
+@dead(unused="Beside.idle.weight")
+def unused_and_read_by_the_optimizer() -> None:
+    fit_by_closure(Beside(), torch.optim.LBFGS, lambda: None)
+
+
+@dead(unused="Beside.idle.weight")
+def unused_and_norms_logged() -> None:
+    model = Beside()
+    log = lambda: [each.norm().item() for each in model.parameters()]  # noqa: E731
+    fit_by_closure(model, torch.optim.SGD, log)
+
+
+@dead(unused="Beside.idle.weight")
+def unused_and_histograms_logged() -> None:
+    model = Beside()
+    log = lambda: [each.detach().numpy().mean() for each in model.parameters()]  # noqa: E731
+    fit_by_closure(model, torch.optim.SGD, log)
+
+
+@dead(cut="Net.first.weight")
+def cut_in_a_closure() -> None:
+    model = Net(lambda h: h.detach())  # cut
+    fit_by_closure(model, torch.optim.LBFGS, lambda: None)
+
+
+@dead(cut="Net.first.weight")
+def cut_after_a_step_that_raised() -> None:
+    model = Net(lambda h: h.detach())  # cut
+    optimizer = torch.optim.SGD(model.parameters())
+    with contextlib.suppress(ZeroDivisionError):
+        optimizer.step(lambda: 1 / 0)
+    fit(model)

@@ -22,7 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 from torch.utils.checkpoint import CheckpointFunction
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -32,8 +35,8 @@ from pullback.internal.torch import (
     called_from,
     disable_torch_function,
     function_of,
+    is_stepping,
     leave_function_mode,
-    set_grad_mode,
 )
 
 __all__ = ["Cut", "Flow", "largest"]
@@ -68,7 +71,7 @@ class Flow(FunctionMode):
 
     Attributes:
         entered: by which thread.
-        paused: nothing is looked at until gradients are recorded.
+        stepping: the optimiser that steps, and the code of its closure.
         reached: the leaves that a backward pass reached, and the cuts before it.
         wanted: the leaves of which is asked where their gradient becomes nothing.
         fault: why nothing is followed any more, or an empty text.
@@ -78,13 +81,15 @@ class Flow(FunctionMode):
         super().__init__()
         self._meet = meet  # is told each module that is called
         self.entered = self.reached = self.wanted = 0
-        self.paused = self._backward = self._eager = False
+        self.stepping: tuple[Any, Any] | None = None
+        self._backward = self._eager = self._called = False
         self.fault = ""
         self._patience = 0
         self._bits = (1 << number for number in itertools.count())
         self._leaves = WeakIdKeyDictionary()
         self._cuts: dict[tuple[str, str], Cut] = {}
         self._every_cut = self._left = 0  # their bits, and of those by which a value left torch
+        self._used = self._inside = 0  # what modules have used, and how many are running
         self._stops: list[Cut] = []  # those that backward passes met
         self._note = object()  # the key of the set in a node: another watch has another
         self._beside = WeakIdKeyDictionary()  # of tensors, the cuts before them
@@ -98,7 +103,12 @@ class Flow(FunctionMode):
             leave_function_mode(self)  # where it was left by its own handler
             self.entered = threading.get_ident()
             self.__enter__()
-            self._entered.enter_context(register_module_forward_pre_hook(self._before_forward))
+            self._inside = 0
+            for hook in (
+                register_module_forward_pre_hook(self._before_forward),
+                register_module_forward_hook(self._after_forward, always_call=True),
+            ):
+                self._entered.enter_context(hook)
 
     def leave(self) -> None:
         """Look at nothing any more, whatever other modes were entered since."""
@@ -117,16 +127,23 @@ class Flow(FunctionMode):
 
     def cause(self, leaf: int) -> Cut:
         """Where the gradient of a leaf stops that a loss reaches; of another, what cuts it."""
-        cuts, sets = self._cuts.values(), (self.reached, self._left)
+        # A value that no module has used has left torch for a log.
+        left = self._left if self._used & leaf or not self._called else 0
+        cuts, sets = self._cuts.values(), (self.reached, left)
         told = [cut for them in sets for cut in cuts if cut.bit & them]
         found = self._stops if self.reached & leaf else told
         return next((cut for cut in found if cut.leaves & leaf), Cut())
 
     def _before_forward(self, module: Any, given: Any) -> None:
         self._meet(module)
+        self._called = True
+        self._inside += 1
         self._run_eagerly()
         if self._patience < 0:
             self.leave()
+
+    def _after_forward(self, module: Any, given: Any, output: Any) -> None:
+        self._inside -= self._inside > 0  # those that ran when this began have not been counted
 
     def _run_eagerly(self) -> None:
         """Have what is compiled run eagerly, where the compiler is loaded (it takes seconds)."""
@@ -138,9 +155,7 @@ class Flow(FunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self.paused:  # no closure of an optimiser has begun, before which this is enabled again
-            self.paused = not (args[0] if func is set_grad_mode else torch.is_grad_enabled())
-        if self.paused or self.fault or not self.entered:
+        if self.fault or not self.entered or self._is_by_optimizer():
             return func(*args, **kwargs)
         self._run_eagerly()
         self._patience -= 1
@@ -154,6 +169,15 @@ class Flow(FunctionMode):
         if before:
             self._guard(self._after, name, args, kwargs, before, output)
         return output
+
+    def _is_by_optimizer(self) -> bool:
+        """Whether an optimiser computes by itself, which is no training; its closure is."""
+        if self.stepping is None:
+            return False
+        optimizer, closure = self.stepping
+        if not is_stepping(optimizer):  # it raised, and nobody hears of its end
+            self.stepping = None
+        return self.stepping is not None and not called_from(closure)
 
     def _guard(self, action: Callable[..., Any], *arguments: Any) -> Any:
         """The program runs on whatever is met here, which is nothing to the modes around."""
@@ -169,7 +193,9 @@ class Flow(FunctionMode):
             self.reached |= self._union(args[:1])
         if name in _VALUELESS or name.endswith("_like"):
             return 0
-        return self._union((args, kwargs))
+        before = self._union((args, kwargs))
+        self._used |= before if self._inside else 0
+        return before
 
     def _after(self, name: str, args: Any, kwargs: Any, before: int, output: Any) -> None:
         if name in _LEAVING:

@@ -6,6 +6,7 @@ and all of them at the steps 4, 8, 16, 32, and every 64th. So an expert that is 
 heard when it is, and the watch costs next to nothing.
 """
 
+import functools
 import json
 import math
 import re
@@ -238,7 +239,8 @@ class TrainingWatch:
         self._modules.setdefault(id(module), module)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._flow.paused = True  # what it computes by itself is no training; its closure is
+        given = (each for each in (*args[1:], *kwargs.values()) if callable(each))
+        self._flow.stepping = optimizer, _code_of(next(given, None))
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         try:
@@ -249,7 +251,7 @@ class TrainingWatch:
             self.fault = f"{type(error).__name__}: {error}"
             self._flow.leave()
         finally:
-            self._flow.paused = False
+            self._flow.stepping = None
 
     def _stepped(self, optimizer: Any) -> None:
         self.steps += 1
@@ -326,6 +328,12 @@ def watch_training(*modules: torch.nn.Module) -> TrainingWatch:
         [('Linear#1.weight', 'cut', '.detach()')]
     """
     return TrainingWatch(*modules)
+
+
+def _code_of(closure: Any) -> Any:
+    while isinstance(closure, functools.partial):
+        closure = closure.func
+    return getattr(closure, "__code__", getattr(type(closure).__call__, "__code__", None))
 
 
 def _dead(parameters: Iterable[_Parameter]) -> Iterator[_Parameter]:

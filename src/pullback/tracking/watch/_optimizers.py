@@ -14,7 +14,7 @@ from torch.optim.optimizer import (
 )
 
 from pullback.errors import ArgumentError, ArgumentTypeError, UnsupportedError
-from pullback.internal.torch import run_eagerly
+from pullback.internal.torch import is_stepping, run_eagerly
 from pullback.tracking._hang import Overlay
 from pullback.tracking.run._identity import Key, Source
 from pullback.tracking.watch._store import Store
@@ -74,9 +74,10 @@ class StepWatch:
 
     def _before(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
         # One may step another of the same parameters, as Lookahead does: what it does to them
-        # afterwards belongs to the same step. One that raised never ends, and may begin again.
+        # afterwards belongs to the same step. Of one that raised nobody hears that it has ended.
         outer = self._running
-        if outer is None or outer is optimizer or held_by(outer).isdisjoint(held_by(optimizer)):
+        ended = outer is None or outer is optimizer or not is_stepping(outer)
+        if ended or held_by(outer).isdisjoint(held_by(optimizer)):
             self._running = optimizer
             self._began(optimizer)
 
