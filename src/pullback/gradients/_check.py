@@ -1,6 +1,7 @@
 """What every function asks of its tensors and factors, and how factors lose no small ones."""
 
 import numbers
+from collections.abc import Callable
 from types import EllipsisType
 
 import torch
@@ -108,13 +109,14 @@ def check_device(tensor: Tensor, x: Tensor, function: str, name: str, to: str = 
         )
 
 
-def refuse_export(function: str) -> None:
+def refuse_export(function: str, exports: Callable[[], bool] = is_exporting) -> None:
     """Refuse to be exported with a gradient: torch.export keeps the value alone, silently.
 
     Measured on torch 2.13: a program exported through an autograd Function differentiates the
-    operations of its forward, so that the shaped gradient is lost without a word.
+    operations of its forward, so that the shaped gradient is lost without a word. What was
+    compiled before this was asked has `is_known_to_export` asked, so that torch 2.7 compiles it.
     """
-    if is_exporting() and torch.is_grad_enabled():
+    if exports() and torch.is_grad_enabled():
         if torch.compiler.is_dynamo_compiling():
             # An exception of ours cannot be raised while Dynamo traces (strict=True); this can.
             graph_break(f"{function} cannot be exported with its gradient")

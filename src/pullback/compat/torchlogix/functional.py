@@ -10,11 +10,13 @@ from torch import Tensor
 from pullback.gradients._check import (
     Factor,
     check_factor,
+    check_floating,
     check_strided,
-    check_tensor,
     multiply,
+    refuse_export,
     widen,
 )
+from pullback.internal.torch import is_known_to_export
 from pullback.tensor import Function
 
 __all__ = ["GradFactor"]
@@ -54,9 +56,23 @@ class GradFactor(Function):
         else:
             ctx.f = f
         if x.is_floating_point() or x.is_complex():
-            check_tensor(x, "GradFactor")
+            check_floating(x, "GradFactor")
             check_factor(_numeric(f), x, "GradFactor", name="f", allow_nan=True)
         return x.view_as(x)
+
+    @classmethod
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+        """Return a view of ``x``, whose gradient is multiplied by ``f``.
+
+        Arguments:
+            args: ``x`` and ``f``, as forward takes them.
+            kwargs: the same by name.
+
+        Raises:
+            UnsupportedError: torch.export with gradients, beside what forward refuses.
+        """
+        refuse_export("GradFactor", is_known_to_export)
+        return super().apply(*args, **kwargs)
 
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, Tensor | None]:

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from pullback.errors import ArgumentError
-from pullback.gradients._check import check_floating
+from pullback.gradients._check import check_floating, refuse_export
 from pullback.internal._arguments import checked
+from pullback.internal.torch import is_known_to_export
 from pullback.tracking.formats import NumberFormat, round_values
 from pullback.tracking.formats._round import RoundGradientFunction, RoundValueFunction
 
@@ -106,7 +107,11 @@ class FPFormat:
 
         Arguments:
             x: shape (...), any floating or complex dtype.
+
+        Raises:
+            UnsupportedError: torch.export with gradients.
         """
+        refuse_export("FPFormat.quantise_fwd", is_known_to_export)
         return RoundValueFunction.apply(x, self._noise(x), self.number_format, "cast")
 
     def quantise_bwd(self, x: Tensor) -> Tensor:
@@ -114,7 +119,11 @@ class FPFormat:
 
         Arguments:
             x: shape (...), any floating or complex dtype.
+
+        Raises:
+            UnsupportedError: torch.export with gradients.
         """
+        refuse_export("FPFormat.quantise_bwd", is_known_to_export)
         return RoundGradientFunction.apply(x, self._noise(x), self.number_format, "cast")
 
     def _noise(self, x: Tensor) -> Tensor | None:

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from pullback.errors import ArgumentTypeError
-from pullback.gradients._check import check_floating, check_strided, widen
+from pullback.gradients._check import check_floating, check_strided, refuse_export, widen
 from pullback.internal._arguments import checked
+from pullback.internal.torch import is_known_to_export
 from pullback.tensor import Function
 from pullback.tracking.measure._dispatch import readable
 from pullback.tracking.measure._layout import Direction
@@ -125,10 +126,11 @@ class ScaleTracker(Function):
 
         Raises:
             ArgumentTypeError: no floating or complex tensor, or no `ScalePair`.
-            UnsupportedError: a sparse or nested tensor.
+            UnsupportedError: a sparse or nested tensor, or torch.export with gradients.
         """
         if cls.forward is not ScaleTracker.forward or cls.backward is not ScaleTracker.backward:
             return super().apply(t, scale_pair)
+        refuse_export("ScaleTracker", is_known_to_export)
         _check(t, scale_pair)
         return pass_through(t, scale_pair._handle, "")
 

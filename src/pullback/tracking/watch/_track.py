@@ -19,12 +19,14 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from pullback.errors import ArgumentError, RecordingError
+from pullback.gradients._check import refuse_export
 from pullback.internal._arguments import check_counts, checked
 from pullback.internal.torch import (
     FakeTensor,
     current_graph_task_id,
     declare_ordered,
     innermost,
+    is_known_to_export,
     run_eagerly,
     run_once,
     saved_tensors_are_hooked,
@@ -363,7 +365,7 @@ def track(values: torch.Tensor, record: Record) -> torch.Tensor:
 
     Raises:
         ArgumentTypeError: not a tensor, or not a record.
-        UnsupportedError: a sparse, nested or quantised tensor.
+        UnsupportedError: a sparse, nested or quantised tensor, or torch.export with gradients.
 
     Example:
         >>> record = Record("hidden")
@@ -373,6 +375,7 @@ def track(values: torch.Tensor, record: Record) -> torch.Tensor:
         >>> record.total("forward").mean_abs, record.total("backward").mean
         (2.0, 2.0)
     """
+    refuse_export("track", is_known_to_export)
     # Where nothing is computed yet, the operator checks when it runs.
     if not torch.compiler.is_compiling() and not isinstance(values, FakeTensor):
         check_measurable(values)
