@@ -192,3 +192,14 @@ def test_conjugated_values_count_by_parts():
 
 def test_the_tables_are_whole():
     assert [len(table_of(known)) for known in FORMATS] == [31744, 32640, 127, 128, 124, 128, 8]
+
+
+@pytest.mark.parametrize("exponent", [-1074, -1000, -901, -776, 776, 901, 1000, 1023])
+@pytest.mark.parametrize("known", [E2M1, E4M3, FLOAT16], ids=str)
+def test_the_best_scale_reaches_all_of_float64(known, exponent):
+    found = advise_formats(torch.tensor([2.0**exponent], dtype=torch.float64), [known])[known.name]
+    lost = float(2.0**exponent * found.best_scale > known.largest) or float(
+        2.0**exponent * found.best_scale <= known.smallest / 2
+    )
+    assert found.lost_at_best == lost
+    assert not lost or exponent == -1074  # no power of two in float64 brings that near enough

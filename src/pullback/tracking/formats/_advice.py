@@ -130,10 +130,10 @@ def _advise(
     """
     ends = torch.frexp(torch.stack([low[0], high[-1]])).exponent - 1 if len(low) else ()
     first, last = map(int, ends) if len(low) else (known.smallest_exponent, known.largest_exponent)
-    # Every power of two that may be best moves some value to a limit. Beyond 2**-900 and 2**900
-    # the scaled limits would leave float64.
+    # Every power of two that may be best moves some value to a limit. Where the scaled limits leave
+    # float64, infinity is above every value still, and zero is below what is not zero.
     span = known.largest_exponent - last - 1, known.smallest_exponent - first + 1
-    shifts = [k for k in range(min(span[0], 0), max(span[1], 0) + 1) if abs(k) <= 900]
+    shifts = [k for k in range(min(span[0], 0), max(span[1], 0) + 1) if -1074 <= k <= 1023]
     scales = torch.tensor([2.0**k for k in shifts], dtype=torch.float64, device=low.device)
 
     def count_below(limit: float, edges: Tensor, with_it: bool = False) -> Tensor:
