@@ -290,3 +290,33 @@ def test_an_optimizer_that_raised_holds_up_no_other(shared: bool) -> None:
             optimizer.step()
     assert tracker.steps == 3
     assert tracker.total("weight").count == tracker.total("weight[update]").count == 3 * 8
+
+
+@pytest.mark.parametrize(
+    ("make", "states", "named"),
+    [
+        (torch.optim.Adafactor, {"row_var": 8, "col_var": 4}, set()),
+        (torch.optim.LBFGS, {}, {"weight[d]", "weight[prev_flat_grad]"}),
+        (torch.optim.ASGD, {"ax": 32}, set()),
+    ],
+)
+def test_each_state_of_an_optimizer_is_measured_or_named(
+    make: Any, states: dict[str, int], named: set[str]
+) -> None:
+    model = nn.Linear(4, 8)
+    optimizer = make(model.parameters())
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(torch.ones(5, 4)).square().mean()
+        loss.backward()
+        return loss
+
+    with Tracker(model, parameters="state") as tracker:
+        optimizer.step(closure)
+    counts = {
+        key.name: total.count for key, total in tracker.totals().items() if key.source == "state"
+    }
+    weight = {name: count for name, count in counts.items() if name.startswith("weight")}
+    assert weight == {f"weight[{name}]": count for name, count in states.items()}
+    assert set(tracker.skipped) == named

@@ -172,9 +172,22 @@ class ParameterWatch:
                 self._see(parameter.detach() - before, f"{name}[update]", "update")
             if "state" in self._parts:
                 for part, value in optimizer.state.get(parameter, {}).items():
-                    # A count of steps is no tensor of the training.
-                    if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
-                        self._see(value.detach(), f"{name}[{part}]", "state")
+                    if isinstance(value, torch.Tensor):
+                        self._see_state(value.detach(), parameter, f"{name}[{part}]")
+
+    def _see_state(self, value: torch.Tensor, parameter: torch.Tensor, name: str) -> None:
+        """Measure a state of a parameter: of its shape, or of its rows or columns (Adafactor).
+
+        A count of steps is no tensor of the training; LBFGS has those of all parameters in one.
+        """
+        if value.dim() <= parameter.dim() and all(
+            size in (1, whole)
+            for size, whole in zip(reversed(value.shape), reversed(parameter.shape), strict=False)
+        ):
+            if value.dim() or not parameter.dim():
+                self._see(value, name, "state")
+        else:
+            self._store.skipped[name] = "a state of an optimizer that is not of its parameter alone"
 
     def _see(self, values: torch.Tensor, name: str, source: Source, order: int = 0) -> None:
         key = Key(name, 0, "backward" if order else "forward", order, source=source)

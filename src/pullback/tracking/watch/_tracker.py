@@ -47,7 +47,9 @@ class Tracker(Recorder):
 
     Nothing changes for the model: outputs and gradients keep their bits, no tensor is copied,
     replaced or made to require a gradient, nothing is read from a device during a step, and
-    after the ``with`` block no hook remains. A step ends with ``optimizer.step()`` (or with a
+    after the ``with`` block no hook remains. One exception: torch fuses a
+    `TransformerEncoderLayer` in evaluation only where nothing hangs on it, so that its output
+    may differ by rounding. A step ends with ``optimizer.step()`` (or with a
     scaler's ``update()``), and forward passes before that are its microbatches. Floating and
     complex tensors are measured, however deep in an output; indices and masks are passed over.
 
