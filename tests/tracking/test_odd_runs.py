@@ -6,13 +6,20 @@ import pickle
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tests.fuzzing import examples
 from torch import nn
 
-from pullback.errors import ArgumentError, PullbackError, RecordingError, UnsupportedError
+from pullback.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    PullbackError,
+    RecordingError,
+    UnsupportedError,
+)
 from pullback.tracking import Record, Tracker, diagnose, diff, read_run, track
 from pullback.tracking.report._html import write_html
 from pullback.tracking.report._rows import render_table
@@ -192,3 +199,39 @@ def test_modules_with_a_forward_of_their_own_that_were_compiled_before() -> None
     assert {key.name for key in tracker.totals()} == {"0", "1", "(root)"}
     assert [layer.__dict__["forward"] for layer in model] == own
     assert pickled.__dict__["forward"] is own[1]
+
+
+def test_a_model_that_holds_its_tracker_is_copied() -> None:
+    model: Any = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
+    with Tracker(model) as tracker:
+        model.tracker = tracker
+        other = copy.deepcopy(model)
+        other(torch.ones(2, 4))
+        model(torch.ones(3, 4))
+    assert other.tracker is tracker
+    assert tracker.total("0").count == 24
+    with pytest.raises(UnsupportedError, match="run"):
+        pickle.dumps(tracker)
+    assert diff(pickle.loads(pickle.dumps(tracker.run())), tracker.run()) == []
+
+
+def test_scripting_is_refused_while_a_model_is_tracked() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
+    with Tracker(model), pytest.raises(UnsupportedError, match=r"torch\.jit\.script"):
+        torch.jit.script(model)
+    with Tracker(model):
+        hook = next(iter(model[0]._forward_hooks.values()))
+        assert getattr(hook, "__name__", "none") == "none"
+    torch.jit.script(model)
+
+
+def test_a_pattern_that_matches_nothing_is_named_beside_one_that_does() -> None:
+    with Tracker(nn.Sequential(nn.Linear(4, 8)), names=["0", "nosuch*"]) as tracker:
+        pass
+    assert list(tracker.skipped) == ["nosuch*"]
+
+
+@pytest.mark.parametrize("measures", [{3: abs}, {"a": 3}])
+def test_statistics_are_functions_by_name(measures: Any) -> None:
+    with pytest.raises(ArgumentTypeError):
+        Tracker(nn.Linear(2, 2), measures=measures)

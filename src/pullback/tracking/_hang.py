@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from pullback.errors import UnsupportedError
 from pullback.internal.torch import (
     base_of,
     forward_hooks_of,
@@ -30,6 +31,10 @@ from pullback.internal.torch import (
 __all__ = ["GradientHook", "Hook", "Hung", "Overlay", "Running", "hook_gradient", "names_of"]
 
 _REDUCE = "__reduce_ex__"
+
+
+class _Unscriptable(UnsupportedError, AttributeError):
+    """A hook has no name; others may ask whether it has one."""
 
 
 class Hook:
@@ -53,6 +58,14 @@ class Hook:
                 return None
             return self.compiled(module, inputs, *output)
         return self.eager(module, inputs, *output)
+
+    @property
+    def __name__(self) -> str:
+        """What torch.jit.script, which would compile a hook, asks first."""
+        raise _Unscriptable(
+            "torch.jit.script cannot compile the hooks of a module that is tracked.",
+            mend="Script it before or after the `with` block of the tracker.",
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Hook":
         inert = Hook(lambda module, *_: remove_forward_hook(module, inert))

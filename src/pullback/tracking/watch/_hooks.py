@@ -40,7 +40,7 @@ from pullback.tracking.watch._measures import factors_of
 from pullback.tracking.watch._store import Seen, Store
 from pullback.tracking.watch._track import begin_operator, in_backward, pass_through
 
-__all__ = ["Attachment", "FunctionWatch", "Names", "choose_by"]
+__all__ = ["Attachment", "FunctionWatch", "Names", "choose_by", "unmatched"]
 
 
 def _measure_gradient(store: Store, names: list[Seen], order: int, gradient: torch.Tensor) -> None:
@@ -157,6 +157,12 @@ def choose_by(names: Names) -> Choose:
             expected="text, several texts, or a function of name and module",
         )
     return lambda name, module: any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def unmatched(names: Names, of: Iterable[str]) -> list[str]:
+    """The patterns that match none of the names of modules."""
+    patterns = [names] if isinstance(names, str) else [] if callable(names) else names or ()
+    return [each for each in patterns if not any(fnmatchcase(name, each) for name in of)]
 
 
 def _takes_two(function: Choose) -> bool:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
-from pullback.errors import ArgumentError
+from pullback.errors import ArgumentError, ArgumentTypeError
 from pullback.internal._arguments import checked
 from pullback.internal.torch import disable_current_modes, disable_torch_function
 from pullback.tracking._outputs import is_floating
@@ -74,6 +74,12 @@ class Measures:
     def __init__(
         self, functions: Mapping[str, Measure], blocks: Mapping[str, Measure] | None = None
     ) -> None:
+        if not all(isinstance(name, str) and callable(of) for name, of in functions.items()):
+            raise ArgumentTypeError(
+                "Statistics are functions by name.",
+                given=f"measures={dict(functions)!r}",
+                expected="names as text, and functions of a tensor",
+            )
         self.functions = dict(functions)
         self.blocks = dict(blocks or {})
         self._waiting: list[tuple[Key, Place, str, torch.Tensor]] = []

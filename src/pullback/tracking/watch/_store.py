@@ -237,8 +237,8 @@ class Store:
         """Measure into a row; or point at that of the first, unless it was flushed meanwhile."""
         found = None if first is None else self._where.get(first)
         if found is not None:
-            *where, same = found
-            self.measures.share(same, (self._append(key, place, *where), place))
+            device, index, same = found
+            self.measures.share(same, (self._append(key, place, device, index), place))
             return
         check_measurable(values)
         device = values.device

@@ -26,7 +26,7 @@ from pullback.tracking.measure._layout import Direction
 from pullback.tracking.measure._statistics import Statistics
 from pullback.tracking.run._identity import ROOT, Key, Observation, Phase, Place, Sink
 from pullback.tracking.run._log import reduce_totals
-from pullback.tracking.watch._hooks import Attachment, FunctionWatch, Names, choose_by
+from pullback.tracking.watch._hooks import Attachment, FunctionWatch, Names, choose_by, unmatched
 from pullback.tracking.watch._measures import (
     BlockAdvice,
     Measure,
@@ -45,20 +45,20 @@ __all__ = ["Tracker"]
 class Tracker(Recorder):
     """Statistics of what each module returns, and of its gradient, while a model trains.
 
-    Nothing changes for the model: outputs and gradients keep their bits, no tensor is copied,
-    replaced or made to require a gradient, nothing is read from a device during a step, and
-    after the ``with`` block no hook remains. One exception: torch fuses a
-    `TransformerEncoderLayer` in evaluation only where nothing hangs on it, so that its output
-    may differ by rounding. A step ends with ``optimizer.step()`` (or with a
-    scaler's ``update()``), and forward passes before that are its microbatches. Floating and
-    complex tensors are measured, however deep in an output; indices and masks are passed over.
+    Nothing changes for a model: outputs and gradients keep their bits (a `TransformerEncoderLayer`
+    in evaluation, which torch fuses where no hook is, but for rounding), no tensor is copied,
+    replaced or made to require a gradient, nothing is read from a device during a step, and after
+    the ``with`` block no hook remains. A step ends with ``optimizer.step()`` (or with a scaler's
+    ``update()``), and forward passes before that are its microbatches. Floating and complex tensors
+    are measured, however deep in an output; indices and masks are passed over.
 
     Arguments:
         model: any module, compiled, parallel or plain. A torch.compile made before tracking
             compiles once more, and afterwards goes back to the code it had.
         every: measure only each ``every``-th step, beginning with the first.
         names: which modules: a pattern such as ``"encoder.*"`` or several, or a function of name
-            and module that says so; by default all of them. The model itself is ``"(root)"``.
+            and module that says so; by default all of them. The model itself is ``"(root)"``. One
+            pattern of several that matches nothing is among `skipped`.
         history: how many moments are kept in memory for drawing, at four bytes a tensor; totals
             are kept of everything.
         scaler: the `torch.amp.GradScaler` of the training loop, if the statistics of gradients
@@ -157,6 +157,8 @@ class Tracker(Recorder):
                     given=f"names={self._names!r}",
                     expected="patterns that match a name in model.named_modules()",
                 )
+            for pattern in unmatched(self._names, self._all_names):
+                self._store.skipped[pattern] = "no module is watched by such a name"
             if self._functions is not None:
                 undo.callback(self._functions.detach)
                 self._functions.attach(self._model)
@@ -178,6 +180,14 @@ class Tracker(Recorder):
             self._undo.close()
         self._model = None
         self._finish()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Tracker":
+        return self  # it is of one model: a copy of what holds it is not watched
+
+    def __reduce__(self) -> Any:
+        raise UnsupportedError(
+            "A tracker is not pickled.", mend="Pickle tracker.run(): all that was recorded."
+        )
 
     def _holds_chosen(self, name: str) -> bool:
         """Whether a parameter's module was chosen."""
