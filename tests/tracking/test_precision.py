@@ -5,6 +5,7 @@ import torch
 from tests.tracking.models import sequential
 
 from pullback.tracking import Tracker
+from pullback.tracking.formats import NumberFormat, signal_to_noise
 
 
 def step(
@@ -60,3 +61,13 @@ def test_a_step_that_the_scaler_skips_ends_too() -> None:
     assert series.points.steps.tolist() == [0, 1, 2]
     assert series.points.microbatches.tolist() == [0, 0, 0]
     assert tracker.run().first_nonfinite.place.step == 1
+
+
+@pytest.mark.parametrize("exponent", [-1000, -600, 0, 600, 1000])
+def test_the_ratio_of_signal_to_noise_has_no_scale(exponent: int) -> None:
+    x = torch.randn(64, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    wide = NumberFormat("wide", 11, 3, 1023, 2.0**1023)
+    expected = signal_to_noise(x, wide)
+    assert signal_to_noise(x * 2.0**exponent, wide) == pytest.approx(expected, rel=1e-12)
+    assert signal_to_noise(torch.complex(x, x) * 2.0**exponent, wide) == pytest.approx(expected)
+    assert signal_to_noise(x[0] * 2.0**exponent, wide) > 20.0  # of one number

@@ -82,7 +82,13 @@ def signal_to_noise(values: Tensor, number_format: Named) -> float:
     """
     check_tensor(values, "signal_to_noise")
     chosen, known = find_format(number_format), _finite(readable(values))
-    return decibels_of(*_sums(known, round_values(known, chosen)).tolist())
+    both = [parts_of(each).to(torch.float64) for each in (known, round_values(known, chosen))]
+    if known.numel():
+        # Squares of what is far from 1 leave float64; powers of two change no ratio. In two steps:
+        # 2**1073, which the smallest number needs, is none.
+        exponent = -int(torch.frexp(both[0].abs().max()).exponent)
+        both = [each * 2.0 ** (exponent // 2) * 2.0 ** (exponent - exponent // 2) for each in both]
+    return decibels_of(*_sums(*both).tolist())
 
 
 def _finite(values: Tensor) -> Tensor:
@@ -127,10 +133,10 @@ def noise_between(before: Sums, after: Sums) -> list[QuantisationNoise]:
 
 
 def _sums(exact: Tensor, rounded: Tensor) -> Tensor:
-    x, y = (parts_of(each).to(torch.float64) for each in (exact, rounded))
+    x, y = (parts_of(each).to(torch.float64).flatten() for each in (exact, rounded))
     known = x.isfinite() & y.isfinite()
     squares = torch.stack([x.square(), (x - y).square()])
-    return torch.where(known, squares, 0.0).flatten(1).sum(1)
+    return torch.where(known, squares, 0.0).sum(1)
 
 
 def decibels_of(signal: float, noise: float) -> float:
