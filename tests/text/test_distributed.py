@@ -347,3 +347,15 @@ def test_workers_are_free_again_however_a_batch_ends(tmp_path):
         command, cwd=tmp_path, timeout=60, capture_output=True, text=True, check=False
     )
     assert done.stdout == "25\n", done.stderr
+
+
+def test_who_asks_an_office_that_is_gone_waits_for_nobody(monkeypatch):
+    monkeypatch.setattr(distributed, "_CHALLENGES", 0.05)
+    listening = socket.create_server(("localhost", 0))
+    distant = distributed._Distant(1, "model", None, (listening.getsockname(), b"key"))
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(distant._send, "letter")
+        with listening, listening.accept()[0]:  # which says nothing, and then nobody listens
+            listening.close()
+            with pytest.raises(ConnectionRefusedError):
+                asking.result(10)

@@ -48,6 +48,7 @@ Asked = tuple[tuple[tuple[Any, ...], int, str], int]
 """What a worker asks: at which place, which model, the digest; and which of such requests it is."""
 
 _WAKES = 0.02  # seconds after which who waits for workers sees that nobody is to come any more
+_CHALLENGES = 5.0  # seconds in which who is asked begins to answer, in a thread of its own
 _foreign = itertools.count(-1, -1)
 """Numbers for the nodes of other processes: below 0, where no node of this one is."""
 
@@ -217,7 +218,7 @@ class _Office(ThreadingTCPServer):
         self.models: dict[int, LM] = {}  # which live here as long as this does
         self._context = copy_context()
         self._key = secrets.token_bytes(32)
-        self.address = ((host, self.server_address[1]), None, self._key)  # of a `Client`
+        self.address = ((host, self.server_address[1]), self._key)
         self._answers: dict[Any, Future[Completion | Exception]] = {}
         self._lock = threading.Lock()
 
@@ -287,9 +288,14 @@ class _Distant(LM):
         return answer
 
     def _send(self, letter: Any) -> Any:
-        with Client(*self._address) as connection:
-            connection.send(letter)
-            return connection.recv()
+        address, key = self._address
+        while True:  # until somebody is there: a connection to nobody may look like one (Linux)
+            with Client(address) as connection:
+                if connection.poll(_CHALLENGES):
+                    answer_challenge(connection, key)
+                    deliver_challenge(connection, key)
+                    connection.send(letter)
+                    return connection.recv()
 
 
 def _work(shared: bytes, part: bytes) -> list[tuple[bytes, int, list[str]]]:

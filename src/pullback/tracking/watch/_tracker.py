@@ -157,8 +157,6 @@ class Tracker(Recorder):
                     given=f"names={self._names!r}",
                     expected="patterns that match a name in model.named_modules()",
                 )
-            for pattern in unmatched(self._names, self._all_names):
-                self._store.skipped[pattern] = "no module is watched by such a name"
             if self._functions is not None:
                 undo.callback(self._functions.detach)
                 self._functions.attach(self._model)
@@ -178,6 +176,8 @@ class Tracker(Recorder):
     ) -> None:
         if self._undo is not None:
             self._undo.close()
+            in_vain = unmatched(self._names, (*self._all_names, *self._store.skipped))
+            self._store.skipped.update(dict.fromkeys(in_vain, "no module is watched by that name"))
         self._model = None
         self._finish()
 
