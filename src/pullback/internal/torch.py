@@ -61,7 +61,7 @@ __all__ = [
     "run_eagerly", "run_once", "saved_tensors_are_hooked", "schema_of", "sequence_number",
     "set_deterministic", "set_forward_mode", "set_grad_mode", "storage_of",
     "temporarily_clear_interpreter_stack", "uncompiled", "unwrap_if_dead", "version_of",
-    "versions_of", "watch_apply", "while_tracing", "without_forward_hooks",
+    "versions_of", "watch_apply", "while_tracing", "whole_batch", "without_forward_hooks",
     "wrap_functional_tensor", "wrap_recomputation",
 ]  # fmt: skip
 
@@ -619,9 +619,15 @@ def is_raised_by_tracing(error: Exception) -> bool:
 
 
 def innermost(tensor: torch.Tensor) -> torch.Tensor:
-    """What is below all wrappers of `torch.func` and of ``is_grads_batched``."""
+    """What is below all wrappers of `torch.func`."""
     while is_functorch_wrapped_tensor(tensor):
         tensor = get_unwrapped(tensor)
+    return tensor
+
+
+def whole_batch(tensor: torch.Tensor) -> torch.Tensor:
+    """What is below all wrappers of `torch.func` and of ``is_grads_batched``, as it lies there."""
+    tensor = innermost(tensor)
     level = legacy_batch_level() if is_legacy_batchedtensor(tensor) else 0
     while is_legacy_batchedtensor(tensor):
         tensor, level = remove_legacy_batch_dim(tensor, level), level - 1

@@ -15,7 +15,7 @@ from weakref import WeakSet, WeakValueDictionary
 import numpy as np
 import torch
 
-from pullback.internal.torch import innermost, temporarily_clear_interpreter_stack
+from pullback.internal.torch import temporarily_clear_interpreter_stack, whole_batch
 from pullback.tracking.measure._dispatch import (
     Backend,
     check_measurable,
@@ -144,7 +144,7 @@ class Store:
         """
         first: Seen = None
         with self._lock, temporarily_clear_interpreter_stack():
-            values = innermost(values)  # of a batch of gradients, all of them
+            values = whole_batch(values)  # of a batch of gradients, all of them
             for key, place in [] if self.closed else filter(None, names):
                 own = key._replace(direction=direction, order=order), place
                 self._write(values, *own, first)
@@ -182,7 +182,7 @@ class Store:
             with self._lock:
                 key = key._replace(phase=self.phase)
                 with temporarily_clear_interpreter_stack():
-                    plain = innermost(values)
+                    plain = whole_batch(values)
                     self.measures.take(plain, 1.0, key, self._now, self.measures.blocks)
 
     def advance(self, by: Any = None) -> None:

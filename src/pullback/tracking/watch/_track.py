@@ -25,11 +25,11 @@ from pullback.internal.torch import (
     FakeTensor,
     current_graph_task_id,
     declare_ordered,
-    innermost,
     is_known_to_export,
     run_eagerly,
     run_once,
     saved_tensors_are_hooked,
+    whole_batch,
 )
 from pullback.tensor import Function
 from pullback.tracking.measure._dispatch import Backend, check_measurable
@@ -108,7 +108,7 @@ for _name, _operator in {"observe": observe_operator, "follow": follow_operator}
     _operator.register_vmap(lambda info, in_dims, *given, of=_operator: (of(*given), None))
     # That of is_grads_batched is another: it has a key of its own.
     _LIBRARY.impl(
-        _name, lambda values, *given, of=_operator: of(innermost(values), *given), "Batched"
+        _name, lambda values, *given, of=_operator: of(whole_batch(values), *given), "Batched"
     )
 for _operator in (observe_operator, follow_operator, begin_operator):
     declare_ordered(_operator)
