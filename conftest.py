@@ -268,7 +268,8 @@ def _sample(config: Any, items: list[Any]) -> None:
         if sampled and not item.get_closest_marker("slow"):
             groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
     left_out = {item for item in items if item.get_closest_marker("slow")}
-    for place, group in enumerate(groups.values()):
+    for name, group in groups.items():
+        place = zlib.crc32(name.encode())  # the same cases whatever else is asked for
         step = max(marker.args[0] for marker in group[0].iter_markers("sampled"))
         left_out.update(set(group) - set(_spread(group, max(len(group) // step, 1), place)))
     if left_out:
