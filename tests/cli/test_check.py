@@ -171,6 +171,7 @@ def test_a_crash_is_a_verdict(module, capsys) -> None:
     assert "status 9" in out
 
 
+@pytest.mark.slow
 def test_a_hang_is_a_verdict(module, capsys) -> None:
     words = ["check", f"{module}:Endless", "--input", "torch.ones(2)", "--clauses", "linear"]
     assert main([*words, "--gradient", "exact", "--timeout", "2"]) == 1

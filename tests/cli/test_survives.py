@@ -303,6 +303,7 @@ class HangsInTwoClauses(torch.autograd.Function):
         return cotangent * 2
 
 
+@pytest.mark.slow
 def test_the_time_of_all_clauses_is_limited() -> None:
     started = time.monotonic()
     point = torch.ones(2, dtype=torch.float64)

@@ -104,6 +104,7 @@ class Masked(torch.autograd.Function):
         return g.mul_(ctx.inside), None
 
 
+@pytest.mark.slow
 def test_a_write_that_changes_no_number_is_named_where_the_second_derivative_is_refused():
     x = torch.randn(6, dtype=torch.float64).requires_grad_()
     finding = check(Masked, x, 100.0, gradient="surrogate")["cotangent"]

@@ -433,6 +433,7 @@ class Snake(torch.autograd.Function):
         return g * (1 + double), g * (double * x / a)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("shape", "summed"), [((5, 8), ""), ((8,), ".sum(0)"), ((1, 8), ".sum(0, keepdim=True)")]
 )

@@ -765,6 +765,7 @@ class Energies(torch.autograd.Function):
         return 2 * g[..., None] * x / x.shape[-1]
 
 
+@pytest.mark.slow
 def test_of_several_dimensions_none_is_counted_from_the_end_where_it_meets_another():
     x = torch.randn(2, 3, 3, 4, dtype=torch.float64, requires_grad=True)
     found = check(Energies, x, clauses=["rank", "derivative"])["rank"]

@@ -238,6 +238,7 @@ def test_compiled_whole(call, kind):
     torch.testing.assert_close(a, b)
 
 
+@pytest.mark.slow
 def test_compiled_gives_a_motion():
     torch._dynamo.reset()
     x = torch.randn(2, 7, 2, **F64, requires_grad=True)

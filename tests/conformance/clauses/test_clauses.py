@@ -109,7 +109,7 @@ def test_what_is_dear_is_there():
     assert all(quick[clause] for clause in DEAR)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("no_edits")
 @pytest.mark.parametrize(
     "specimen",

@@ -6,6 +6,7 @@ import sys
 
 import numba
 import numpy as np
+import pytest
 
 from pullback.internal.kernels import _cpu
 from pullback.internal.kernels._cpu import compile_kernel
@@ -94,6 +95,7 @@ double(2.0)
 """
 
 
+@pytest.mark.slow
 def test_what_is_compiled_is_said_once_and_to_who_waits_only(tmp_path):
     source = tmp_path / "own_kernel.py"
 
@@ -145,6 +147,7 @@ def both(values):
 LOADED = """
 import sys
 import numpy as np
+import pytest
 import kept
 
 values = np.arange(4.0)

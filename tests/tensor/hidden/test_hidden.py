@@ -15,7 +15,7 @@ from tests.tensor.hidden.stores import STORES
 import pullback
 
 SEED = os.environ.get("PULLBACK_SEED", "20261121")
-MANY = examples(150)
+MANY = examples(110)
 
 
 @pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
