@@ -176,18 +176,23 @@ def test_ctrl_c_reaches_a_program_once(folder, command) -> None:
     assert list((folder / "temporary").glob("pullback*")) == []
 
 
+def told(words: list[str], number: int, send: Callable[..., None] = os.kill) -> tuple[int, str]:
+    """The status of a command that is sent a signal while its program runs, and what it said."""
+    with Path("said").open("w") as said:
+        pid = start_copy(lambda: main(words), said.fileno(), said.fileno())
+    wait_for(lambda: Path("running").exists())
+    send(pid, number)
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status), Path("said").read_text()
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("whom", ["us", "everybody"])
 def test_a_request_to_end_reaches_a_program_once(folder, whom) -> None:
     words = ["record", "-o", "calls.pt", "--", "python", "train.py"]
-    with Path("said").open("w") as said:
-        pid = start_copy(lambda: main(words), said.fileno(), said.fileno())
-    wait_for(lambda: Path("running").exists())
-    (os.kill if whom == "us" else os.killpg)(pid, signal.SIGTERM)
-    _, status = os.waitpid(pid, 0)
-    said = Path("said").read_text()
+    status, said = told(words, signal.SIGTERM, os.kill if whom == "us" else os.killpg)
     assert Path("saved").read_text() == "1", said
-    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGTERM, said
+    assert status == 128 + signal.SIGTERM, said
     assert Path("calls.pt").exists()
     assert not is_working("train.py")
     assert list((folder / "temporary").glob("pullback*")) == []
@@ -200,13 +205,8 @@ def test_a_program_that_a_request_ends_is_told_so(folder, command) -> None:
     Path("train.py").write_text(TRAIN.replace("signal.signal(signal.SIGTERM, hear)", ""))
     files = ["--json", "found.json"] if command == "check" else []
     words = [command, "-o", "calls.pt", *files, "--", "python", "train.py"]
-    with Path("said").open("w") as said:
-        pid = start_copy(lambda: main(words), said.fileno(), said.fileno())
-    wait_for(lambda: Path("running").exists())
-    os.kill(pid, signal.SIGTERM)
-    _, status = os.waitpid(pid, 0)
-    said = Path("said").read_text()
-    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGTERM, said
+    status, said = told(words, signal.SIGTERM)
+    assert status == 128 + signal.SIGTERM, said
     if files:
         found = json.loads(Path("found.json").read_text())
         [missing] = found["not_checked"]
@@ -223,24 +223,14 @@ def test_a_program_that_a_request_ends_is_told_so(folder, command) -> None:
 def test_a_request_for_a_checkpoint_reaches_a_program_and_ends_nobody(folder, number) -> None:
     Path("train.py").write_text(TRAIN.replace("signal.SIGTERM", f"signal.{number.name}"))
     words = ["record", "-o", "calls.pt", "--", "python", "train.py"]
-    with Path("said").open("w") as said:
-        pid = start_copy(lambda: main(words), said.fileno(), said.fileno())
-    wait_for(lambda: Path("running").exists())
-    os.kill(pid, number)
-    _, status = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 0, Path("said").read_text()
+    status, said = told(words, number)
+    assert status == 0, said
     assert Path("saved").read_text() == "1"
 
 
 def test_a_request_to_end_leaves_the_report_of_a_training(folder) -> None:
-    with Path("said").open("w") as said:
-        words = ["track", "--", "python", "train.py"]
-        pid = start_copy(lambda: main(words), said.fileno(), said.fileno())
-    wait_for(lambda: Path("running").exists())
-    os.kill(pid, signal.SIGTERM)
-    _, status = os.waitpid(pid, 0)
-    said = Path("said").read_text()
-    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGTERM, said
+    status, said = told(["track", "--", "python", "train.py"], signal.SIGTERM)
+    assert status == 128 + signal.SIGTERM, said
     assert "report in scales.html" in said
     assert Path("scales.html").exists()
 

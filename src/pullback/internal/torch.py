@@ -110,6 +110,11 @@ def _find(names: Iterable[str], *wanted: str) -> None:
             raise AttributeError(name)
 
 
+def _codes_within(function: Any) -> list[types.CodeType]:
+    """The code of the functions that a function makes."""
+    return [each for each in function.__code__.co_consts if isinstance(each, types.CodeType)]
+
+
 if not OLDEST <= torch.__version__ < _BEYOND:
     raise _refusal("This version of torch is not supported.")
 
@@ -233,14 +238,10 @@ try:
     _region: Any = _checkpoint._checkpoint_without_reentrant_generator
     _RECOMPUTATIONS: Any = (
         _checkpoint.CheckpointFunction.backward.__code__,
-        *(each for each in _region.__code__.co_consts if isinstance(each, types.CodeType)),
+        *_codes_within(_region),
     )
     # What every optimiser's step is wrapped in, which calls its hooks.
-    _STEPS: Any = [
-        each
-        for each in torch.optim.Optimizer.profile_hook_step.__code__.co_consts
-        if isinstance(each, types.CodeType)
-    ]
+    _STEPS = _codes_within(torch.optim.Optimizer.profile_hook_step)
     set_forward_mode: Callable[[bool], Any] = _forward_ad._set_fwd_grad_enabled
     _find(dir(_forward_ad), "_current_level")
     _find(dir(_eager), "JVP_NESTING")
@@ -851,7 +852,7 @@ def run_once(library: torch.library.Library, operator: Any) -> None:
 def _kept_by_checkpoints() -> Iterator[None]:
     mode, meta = _modes._get_current_dispatch_mode(), torch.fx.traceback.get_current_meta()
     policy = mode.policy_fn if isinstance(mode, _Region) else None
-    mark = {name: meta.pop(name) for name in ("recompute",) if name in meta}
+    mark = {"recompute": meta.pop("recompute")} if "recompute" in meta else {}
     if policy is not None:
         mode.policy_fn = lambda *_, **__: _checkpoint.CheckpointPolicy.MUST_SAVE
     try:

@@ -147,7 +147,6 @@ def both(values):
 LOADED = """
 import sys
 import numpy as np
-import pytest
 import kept
 
 values = np.arange(4.0)
