@@ -1077,10 +1077,11 @@ def test_a_lost_cotangent_is_the_cause_also_where_time_ends_before_the_last_clau
     chosen = [c for c in CLAUSES if c.id in ("derivative", "linear", "undefined", "double", "vmap")]
     begun = []
     found = run_clauses(
-        chosen, without_edits, started=lambda clause: begun.append(clause.id),
+        chosen, without_edits, started=begun.append,
         is_over=lambda: len(begun) == len(chosen) - left,
     )  # fmt: skip
     latest = {finding.clause: finding for finding in found}
+    assert begun.pop() == "causes"
     assert len(begun) == len(latest) == len(chosen) - left
     assert "Backward leaves its cotangent out." in latest["linear"].detail
     assert latest["derivative"].cause == "linear"

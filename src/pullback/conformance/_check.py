@@ -84,7 +84,8 @@ def check(
         on_finding: called with each finding as soon as there is one; clauses that compile come
             last. Called once more with those that turn out to have the cause of another.
         on_start: called with the id of each clause before it runs; before all of them with
-            ``prepare`` and ``infer``.
+            ``prepare`` and ``infer``, before the causes of what failed are looked for with
+            ``causes``, and where they run in a process of their own with ``starts`` before it does.
         ranks: check the clause ``distributed``, and no other, on so many processes of this machine;
             a `Ranks` says what each is given. Linux, and torch with gloo.
 

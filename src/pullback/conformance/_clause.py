@@ -21,9 +21,12 @@ from pullback.conformance.script._repro import verify
 from pullback.report import Finding, Verdict
 
 __all__ = [
-    "COMPILING", "Clause", "Finding", "Probe", "Tensors", "Verdict", "clause", "run_clause",
-    "run_clauses",
+    "CAUSES", "COMPILING", "Clause", "Finding", "Probe", "Tensors", "Verdict", "clause",
+    "run_clause", "run_clauses",
 ]  # fmt: skip
+
+CAUSES = "causes"
+"""What is told where a clause would be, while the causes of what failed are looked for."""
 
 # It compiles, which takes as long as all others together.
 COMPILING = ("compile",)
@@ -132,7 +135,7 @@ def run_clauses(
     *,
     asked: Sequence[Clause] = (),
     replaced: Sequence[str] = (),
-    started: Callable[[Clause], object] = lambda clause: None,
+    started: Callable[[str], object] = lambda id_: None,
     known: Sequence[Finding] = (),
     is_over: Callable[[], bool] = lambda: False,
 ) -> Iterator[Finding]:
@@ -143,7 +146,8 @@ def run_clauses(
         probe: the subject with its inputs.
         asked: all that were asked for, some of which another process runs; these if none is named.
         replaced: what it has replaced already.
-        started: is told of each clause before it runs.
+        started: is told the id of each clause before it runs, and ``causes`` before theirs are
+            looked for.
         known: causes that another process has found: they may be those of what fails here.
         is_over: whether there is no time for another clause, but to find the causes of what failed.
 
@@ -166,7 +170,7 @@ def run_clauses(
     for clause in [*(clause for clause in clauses if clause not in last), *last]:
         if is_over():
             break
-        started(clause)
+        started(clause.id)
         with unpatched() as more:
             finding = run_clause(clause, probe, bearing)
         patched = [*replaced, *more]
@@ -174,6 +178,8 @@ def run_clauses(
             finding = _patching(replace(probe, clause=clause.id), clause, patched)
         found.append(finding)
         yield finding
+    if any(finding.verdict.is_bad for finding in found):
+        started(CAUSES)
     by_id = {clause.id: clause for clause in asked}
     yield from _concluded(by_id, probe, found, known)
 

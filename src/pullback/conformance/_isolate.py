@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pullback.conformance._clause import COMPILING, Clause
-from pullback.conformance._worker import LOADING, answer, judge, locate, pack
+from pullback.conformance._clause import CAUSES, COMPILING, Clause
+from pullback.conformance._worker import answer, judge, locate, pack
 from pullback.conformance.inputs._arguments import Arguments
 from pullback.conformance.inputs._held import own_generators
 from pullback.conformance.inputs._subject import Subject
@@ -34,6 +34,7 @@ Isolation = bool | Literal["copy"]
 _WORKER = "pullback.conformance._worker"
 # Importing torch in a new process takes seconds; no part of a Function's time.
 _STARTUP = 120.0
+_STARTS = "starts"  # what is told while a worker does
 _FEW = 20  # clauses: of more, all are loaded beforehand
 
 
@@ -116,9 +117,7 @@ class CheckRun:
         if self.until is None and self.timeout is not None:
             self.until = self.since + self.timeout
         if "started" in message:
-            self.running, self.trying = message["started"], ""
-            if self.on_start is not None:
-                self.on_start(self.running)
+            self._begins(message["started"])
         self.trying = message.get("trying", self.trying)
         vars(self).update(message.get("prepared", {}))
         if "over" in message:
@@ -130,6 +129,12 @@ class CheckRun:
             raise ArgumentError(
                 message["misfit"], given=message["given"], expected="inputs the function accepts"
             )
+
+    def _begins(self, what: str) -> None:
+        """Tell what begins: a clause, which is what runs then, or work that is of none."""
+        self.running, self.trying = what if what not in (CAUSES, _STARTS) else "", ""
+        if self.on_start is not None:
+            self.on_start(what)
 
     def _add(self, finding: Finding) -> None:
         """Keep a finding and tell whoever waits for it."""
@@ -155,7 +160,8 @@ class CheckRun:
                 "causes": [asdict(finding) for finding in silent if not finding.cause],
             }  # fmt: skip
             (folder / "answers.jsonl").write_text("")
-            self.read, self.running, self.since = 0, "", self.worked
+            self.read, self.since = 0, self.worked
+            self._begins(_STARTS)
             try:
                 self._judge_end(self._run_worker(start(), folder), request["clauses"])
             except Stopped:
@@ -188,9 +194,10 @@ class CheckRun:
 
         def fresh() -> Child:
             (folder / "request.json").write_text(json.dumps({**request, "target": where}))
-            # What its clauses load is loaded before the copy: once, for all that are checked.
-            heavy = [name for name in LOADING + COMPILING if name in request["clauses"]]
-            child = start_worker(_WORKER, folder, loaded=heavy[-1] if heavy else "")
+            # The first verdicts need little of what there is to load; torch's compiler is waited
+            # for: it is loaded once, for all that are checked.
+            compiles = [name for name in COMPILING if name in request["clauses"]]
+            child = start_worker(_WORKER, folder, loaded=compiles[-1] if compiles else "")
             asked = request["asked"]
             if set(asked).intersection(COMPILING):  # while this one works
                 named = tuple(sorted(asked)) if len(asked) <= _FEW else None

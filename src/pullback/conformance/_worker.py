@@ -189,7 +189,7 @@ def judge(
     asked = [clause for clause in CLAUSES if clause.id in request["asked"]]
     for finding in run_clauses(
         [clause for clause in asked if clause.id in request["clauses"]], probe,
-        asked=asked, replaced=replaced, started=lambda clause: say(started=clause.id),
+        asked=asked, replaced=replaced, started=lambda id_: say(started=id_),
         known=[Finding(**fields) for fields in request["causes"]], is_over=is_over,
     ):  # fmt: skip
         if said := what_device_says():  # nor is what was found to be trusted
