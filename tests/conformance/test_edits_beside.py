@@ -4,6 +4,7 @@ import pytest
 import torch
 from tests.scripts import printed_by
 from torch import nn
+from torch.nn import functional as F
 
 from pullback.conformance import Verdict, check
 
@@ -364,3 +365,54 @@ def test_a_factor_is_dropped_rather_than_named_after_something_that_is_one():
     finding = check(Centred, x, clauses="derivative")["derivative"]
     assert finding.hint.startswith("Write `")
     assert "ctx.affine" not in finding.hint
+
+
+class BoundedMean(torch.autograd.Function):
+    """A geometric mean whose slopes are bounded on purpose, and taken along another dimension."""
+
+    @staticmethod
+    def forward(ctx, x, dim, bound):
+        ctx.save_for_backward(x)
+        ctx.dim, ctx.bound = dim % x.ndim, bound
+        product = x.prod(dim)
+        return product.sign() * product.abs().sqrt()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        product = x.prod(ctx.dim - 1, keepdim=True)
+        mean = product.sign() * product.abs().sqrt()
+        slope = 0.5 * mean / x
+        if ctx.bound is not None:
+            slope = torch.clamp(slope, -ctx.bound, ctx.bound)
+        return g.unsqueeze(ctx.dim) * slope, None, None
+
+
+class BoundedExponential(torch.autograd.Function):
+    """An exponential whose slope is bounded on purpose, and of another angle."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin().exp()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        grown = x.cos().exp()
+        return g * F.hardtanh(x.cos() * grown, -0.5, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "slip", "bound"),
+    [
+        (BoundedMean, (torch.randn(8, 4, 2), 2, 1.0), "`ctx.dim` for `ctx.dim - 1`", "slope"),
+        (BoundedExponential, (torch.randn(12),), "`x.sin()` for `x.cos()`", "(x.cos() * grown)"),
+    ],
+)
+def test_a_bound_that_is_meant_hides_no_slip(function, inputs, slip, bound):
+    inputs = [x.requires_grad_() if isinstance(x, torch.Tensor) else x for x in inputs]
+    finding = check(function, *inputs, clauses="derivative")["derivative"]
+    said, _, also = finding.detail.partition("Backward is right with ")[2].partition(" and ")
+    assert said.startswith(slip)
+    assert also.startswith(f"`{bound}` for")

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -22,6 +22,7 @@ from pullback.conformance.cause._judged import Grade, Judge
 from pullback.conformance.cause._rule import Rule
 from pullback.conformance.cause._search import NAMELESS, IsRight, Search
 from pullback.conformance.comparison._changes import Difference, Pair
+from pullback.conformance.source._bounds import without_bounds
 from pullback.conformance.source._branches import branch_not_run
 from pullback.conformance.source._names import Rewrite, is_flag, lowers
 from pullback.conformance.source._rewrites import rewrites
@@ -69,7 +70,8 @@ class _Repair:
         """The edit in words, once it is written into the source, compiled and judged."""
         search = self.search
         for loose in (False, True):
-            texts = {e: f"({t})" if loose else t for e, t in rewrite.texts.items()}
+            edit = {**rewrite.texts, **search.beside}
+            texts = {e: f"({t})" if loose else t for e, t in edit.items()}
             with suppress(Exception):  # no code, or none that runs
                 function = search.source.replaced(texts)
                 answers = search.rule.call(function)
@@ -81,7 +83,7 @@ class _Repair:
                     others = (k for k in range(len(answers)) if k != search.only)
                     whole = all(search.is_right(k, answers[k]) for k in others)
                     whole = whole and self.judge.keeps_constants(function)
-                    parts = rewrite.texts.items()
+                    parts = edit.items()
                     other = max(branch_not_run(e, text, search.noted) for e, text in parts)
                     return self.words(texts, gap, whole=whole, grade=grade, other=other)
         return Right()
@@ -171,6 +173,20 @@ def _edits(
     for repair in repairs:
         yield from ((repair, rewrite) for rewrite in repair.search.masks(until))
         yield from ((repair, rewrite) for rewrite in repair.search.fitted(until))
+    for repair in repairs:
+        unbounded = _unbounded(repair.search)
+        yield from () if unbounded is None else replace(repair, search=unbounded).likeliest()
+
+
+def _unbounded(search: Search) -> Search | None:
+    """The search where nothing is bounded; ``None`` where nothing is, or no numbers come of it."""
+    bounds = without_bounds(search.evaluated, search.noted)
+    answers = search.answers(Rewrite(0, bounds)) if bounds else None
+    got = search.own(answers)
+    if answers is None or got is None:
+        return None
+    pair = replace(search.pair, got=got)
+    return replace(search, pair=pair, base=answers, beside=bounds, doubled={})
 
 
 def _until(

@@ -49,8 +49,7 @@ _ENOUGH, _NEARER = 6, 0.01
 # Seconds of work, and times what the rule takes: with another operand a loop may have no end.
 _PATIENCE, _LEAST, _TIMES = 1.0, 0.25, 50
 _ROOMS, _MORE = [2**k for k in range(24, 34, 2)], 4  # bytes, and times what the rule takes of them
-_NEWTON = 8
-_OPERANDS = 40  # what a factor may be
+_NEWTON, _OPERANDS = 8, 40  # steps, and what a factor may be
 
 IsRight = Callable[[int, torch.Tensor], bool]
 
@@ -73,6 +72,7 @@ class Search:
     doubled: dict[Any, list[torch.Tensor] | None] = field(default_factory=dict)
     patience: float = _PATIENCE  # what an edit may take of time, and of memory
     room: int | None = None
+    beside: Edit = field(default_factory=dict)  # what is edited in any case
 
     def starts(self) -> bool:
         """Whether the source answers what the rule does, or fails as it does."""
@@ -106,9 +106,8 @@ class Search:
     def own(self, answers: Sequence[torch.Tensor] | None) -> torch.Tensor | None:
         """The answer that is wrong; ``None`` where its shape is another, or it is not finite."""
         found = None if answers is None else answers[self.only]
-        if found is None or found.shape != self.pair.got.shape or not found.isfinite().all():
-            return None
-        if found.is_complex() > self.pair.got.is_complex():
+        fits = found is not None and found.shape == self.pair.got.shape and found.isfinite().all()
+        if found is None or not fits or found.is_complex() > self.pair.got.is_complex():
             return None
         return found.to("cpu", self.pair.got.dtype)
 
@@ -120,7 +119,7 @@ class Search:
         refused = (SyntaxError, ValueError, TimeoutError, MemoryError)
         with suppress(*refused), limited(self.patience), bounded(self.room):
             made = self.source.replaced if rewrite.anew else self._instead
-            return self.rule.call(made(rewrite.texts))
+            return self.rule.call(made({**rewrite.texts, **self.beside}))
         return None
 
     def _instead(self, texts: Edit) -> Callable[..., Any]:
