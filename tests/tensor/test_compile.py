@@ -110,3 +110,29 @@ def test_a_tensor_on_the_context_is_the_input_that_it_is_in_a_graph_too(ask):
     expected = asked(lambda x, s: (x * s).tanh())(x, scale)
     torch.testing.assert_close(found(x, scale), expected)
     torch.testing.assert_close(compiled(x, scale), expected)
+
+
+class Scaled(torch.autograd.Function):
+    """It has a default: without its context, what it is given would fit as well."""
+
+    @staticmethod
+    def forward(ctx, x, scale=1.0, shift=0.0):
+        ctx.scale = scale
+        return x * scale + shift
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent * ctx.scale, None, None
+
+
+@pytest.mark.parametrize("given", [(), (3.0,), (3.0, 0.5)])
+@pytest.mark.parametrize("fullgraph", [True, False])
+def test_nothing_that_needs_a_gradient_is_given_to_forward_in_its_place(given, fullgraph):
+    torch._dynamo.reset()
+    apply = pullback.complete(Scaled).apply
+    compiled = torch.compile(lambda x: apply(x, *given), backend="eager", fullgraph=fullgraph)
+    x = torch.randn(3)
+    assert torch.equal(compiled(x), Scaled.apply(x, *given))
+    x.requires_grad_()
+    with torch.no_grad():
+        assert torch.equal(compiled(x), Scaled.apply(x, *given))

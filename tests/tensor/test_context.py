@@ -471,6 +471,35 @@ def test_exported_as_the_published_class_is(bare, hold, strict):
     close(found[0], Holding(hold(bare))(X))
 
 
+class Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, *terms):
+        return sum(terms)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return (cotangent,) * len(ctx.needs_input_grad)
+
+
+class Exported(torch.nn.Module):
+    def __init__(self, F, others):
+        super().__init__()
+        self.F, self.others = F, others
+
+    def forward(self, x):
+        return self.F.apply(x, *self.others)
+
+
+@pytest.mark.parametrize("strict", [True, False], ids=["strict", "not strict"])
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_exported_for_inference_whatever_the_number_of_arguments(count, strict):
+    torch._dynamo.reset()
+    others = [10.0**k for k in range(count)]
+    with torch.no_grad():
+        program = torch.export.export(Exported(pullback.complete(Sum), others), (X,), strict=strict)
+    close(program.module()(X), X + sum(others))
+
+
 @pytest.mark.sampled(3)
 @both
 @pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])

@@ -123,6 +123,10 @@ def _twin(function: Any) -> Any:
             function.setup_context(ctx, args, output)
         return output
 
+    # Where nothing needs a gradient Dynamo leaves the context out if forward has as many parameters
+    # as there are arguments, and ``*args`` counts as one.
+    vars(forward)["__signature__"] = inspect.Signature()
+
     def backward(ctx: Any, *cotangents: Any) -> Any:
         return getattr(function, name)(ctx, *([list(cotangents)] if boxed else cotangents))
 
