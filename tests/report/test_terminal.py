@@ -1,5 +1,7 @@
 """What is printed is the data, whatever a terminal library would make of it."""
 
+from dataclasses import replace
+
 import pytest
 
 from pullback.report import (
@@ -54,6 +56,15 @@ def test_plain_training_is_told_of_before_other_uses():
     others = told("m:A", ("double", broken), ("autocast", broken), ("rank", crashes))
     right = told("m:0", ("form", Verdict.HOLDS))
     assert sorted((right, others, trained), key=lambda r: r.rank) == [trained, others, right]
+
+
+@pytest.mark.parametrize(("fails", "first"), [("", "compile"), ("transform", "double")])
+def test_compiled_training_is_told_of_before_other_uses_and_a_compiled_transform_is_one(
+    fails, first
+):
+    found = [Finding(c, Verdict.BROKEN, "") for c in ("double", "compile", "compositions")]
+    found[1] = replace(found[1], fails=fails)
+    assert Report("m:F", "exact", False, tuple(found), 0).causes[0].clause == first
 
 
 def test_a_wrong_first_gradient_is_told_before_what_others_have_to_do_harm_by():

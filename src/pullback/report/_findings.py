@@ -101,7 +101,7 @@ class Finding:
         cause: the clause whose finding has the same cause, where there is one; it counts as before,
             and is told of in one line.
         fails: what ends in no answer, where that is found: plain ``"forward"`` or ``"backward"``
-            raises, or ``"time"`` is up.
+            raises, or ``"time"`` is up; or what alone is wrong, a compiled ``"transform"``.
 
     Every text is made printable: it may come from the checked code.
 
@@ -229,7 +229,8 @@ class Findings:
     def _gravity(self, finding: Finding) -> tuple[int, ...]:
         """The lower, the graver."""
         return (
-            finding.clause in _BEYOND_TRAINING, finding.clause == "values",
+            finding.clause in _BEYOND_TRAINING or finding.fails == "transform",
+            finding.clause == "values",
             finding.verdict is not Verdict.BROKEN,
             finding.clause == "leak",  # memory, where others are wrong numbers
             finding.clause == "linear" and self.gradient == "nonlinear",

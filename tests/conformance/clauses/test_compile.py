@@ -40,6 +40,7 @@ def test_a_rule_that_is_dropped_is_seen_though_plain_compilation_is_refused(func
         ways = {way.name: way for way in of_compile._composed_ways(probe)}
         got, expected = ways[name].run(), ways[name].eager()
     assert probe.differ(got, expected, 1e4) is not None
+    assert of_compile._wrong(probe, ways[name], expected, got).fails == "transform"
 
 
 def test_a_completed_one_is_right_in_every_way_and_compiled_code_of_the_caller_stays():

@@ -31,6 +31,7 @@ class _Way:
     run: Callable[[], Tensors]  # gives the answer of compiled code
     eager: Callable[[], Tensors]  # gives what is expected
     source: str = "f"  # a function of x that shows it, where ``f`` is the Function
+    transforms: bool = False  # whether it compiles a transform of the Function
 
 
 @clause(
@@ -132,7 +133,7 @@ def _wrong(probe: Probe, way: _Way, expected: object, got: object) -> Finding:
     own = "torch.autograd.grad(f(x), x)" if way.source == "f" else "''"
     options = "backend='inductor'" if "inductor" in way.name else "backend='aot_eager'"
     options += ", dynamic=True" if "dynamic" in way.name else ""
-    return probe.broken(
+    finding = probe.broken(
         f"{way.name} is silently wrong.",
         expected=expected, got=got,
         hint="torch drops or loses the custom rule here: write Function from pullback, or use "
@@ -145,6 +146,7 @@ def _wrong(probe: Probe, way: _Way, expected: object, got: object) -> Finding:
             f"print('compiled', h(x), {own.replace('f(', 'h(')})",
         ],
     )  # fmt: skip
+    return replace(finding, fails="transform" * way.transforms)
 
 
 # What it gives when it is compiled, in each way that it can be ------------------------------------
@@ -240,7 +242,7 @@ def _way(batch: Batch, *names: str) -> _Way:
     shown = ", ".join(names)
     return _Way(
         f"torch.compile({shown})", lambda: _flat(_compile(whole)(*given)),
-        lambda: _flat(whole(*given)), chosen[0][2],
+        lambda: _flat(whole(*given)), chosen[0][2], transforms=True,
     )  # fmt: skip
 
 
