@@ -1,5 +1,7 @@
 """The same numbers at other places, what is added for written, and what a mask leaves out."""
 
+import re
+
 import pytest
 import torch
 
@@ -493,3 +495,26 @@ def test_what_is_at_another_place_is_named(name):
               for x in inputs]  # fmt: skip
     finding = check(function, *inputs, clauses="derivative", gradient="exact")["derivative"]
     assert said in finding.hint, finding.hint or finding.detail
+
+
+class Turned(torch.autograd.Function):
+    """Matrices by their traces; the loop leaves a number behind that a dimension may be."""
+
+    @staticmethod
+    def forward(ctx, x, steps):
+        ctx.save_for_backward(x)
+        ctx.steps = steps
+        return x / x.square().sum((1, 2), keepdim=True)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        for k in range(ctx.steps, 1, -1):
+            g = g * (k / k)
+        whole = x.square().sum((1, 2), keepdim=True)
+        return g / whole - 2 * x * (g * x).sum((0, 1), keepdim=True) / whole**2, None
+
+
+def test_one_of_several_dimensions_is_another_number_and_none_that_is_named_so_by_chance():
+    finding = check(Turned, drawn(3, 3, 3), 4, clauses="derivative")["derivative"]
+    assert re.search(r"with `\((-1|2), 1\)` for `\(0, 1\)`", finding.detail), finding.detail

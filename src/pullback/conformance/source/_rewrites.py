@@ -322,12 +322,14 @@ def _numbers(place: Place) -> Meant:
     if isinstance(node, ast.Name) and isinstance(around, ast.BinOp):
         yield from ((4, name.text, name.text) for name in place.moving)
     others = [name for name in place.numbers if name.value != value and name.text != text]
+    # One of several that are written out is to be another such number: what is named so by chance.
+    listed = constant and all(isinstance(n, ast.Constant) for n in getattr(around, "elts", [e]))
     for name in others:
         # Of the entries of a row one is so by chance, where a constant is to be another one.
         by_chance = name.value in (0, 1, -1) and name.text.endswith("]")
         rank = 4 if by_chance else 3 * is_size(name)
         if not whole or constant or name.value == int(name.value):
-            yield rank if constant else 2, name.text
+            yield 4 if listed else rank if constant else 2, name.text
     for name in (name.text for name in others if type(name.value) is float):
         yield from ((4, form) for form in (f"{name} ** 2", f"(1 - {name})"))
         yield from ((5, f"({text} {sign} {name})") for sign in "+-*/")
