@@ -148,3 +148,31 @@ def test_what_is_smooth_and_wrong_is_called_some_hundred_times(clauses, most):
     report = check(Doubled, normal(5, 4), normal(4, 3), clauses=clauses)
     assert report.gradient == "exact"
     assert 0 < Doubled.calls <= most
+
+
+class Nearest(torch.autograd.Function):
+    """The nearest codes, passed straight through; the gradient of the codes is exact, times."""
+
+    @staticmethod
+    def forward(ctx, x, codes, factor):
+        index = torch.cdist(x, codes).argmin(1)
+        ctx.save_for_backward(index, codes)
+        ctx.factor = factor
+        return codes[index]
+
+    @staticmethod
+    def backward(ctx, g):
+        index, codes = ctx.saved_tensors
+        return g.clone(), ctx.factor * torch.zeros_like(codes).index_add(0, index, g), None
+
+
+@pytest.mark.parametrize("factor", [-1.0, 2.0, 0.125])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_factor_is_seen_where_the_codes_that_are_learnt_move_smoothly(factor, seed):
+    x, codes = normal(12, 4, seed=seed), normal(6, 4, seed=seed + 50)
+    report = check(Nearest, x, codes, factor, clauses="derivative")
+    assert report["derivative"].verdict == "broken"
+    assert "args[1]" in report["derivative"].detail
+    assert report.gradient == "surrogate"
+    assert check(Nearest, x, codes, 1.0, clauses="derivative").ok
+    assert check(Nearest, x, codes, factor, gradient="surrogate", clauses="derivative").ok

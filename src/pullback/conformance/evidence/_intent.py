@@ -14,7 +14,8 @@ The rule, in order:
 5. it is not, and an output moves with an input by jumps alone, or nowhere, with which backward
    is not zero (rounding, thresholds, quantisation: a straight-through estimator): ``surrogate``.
    That is decided for each input: one that no output jumps with is still held to the derivative,
-   by the outputs that move smoothly with any input (the others answer by their surrogate);
+   by the outputs that move smoothly with any input (the others answer by their surrogate). So is
+   one with which they jump and move, where its gradient is a multiple of the derivative;
 6. every output equals an input bit for bit (gradient scaling, reversal, noise): ``surrogate``,
    but where gradients are the cotangents of other outputs than theirs;
 7. anything else: ``exact``, so that a wrong derivative is found. A constant factor is not
@@ -31,7 +32,7 @@ import torch
 from pullback.conformance.comparison._values import same_bits
 from pullback.conformance.evidence._derivative import decide, try_derivative
 from pullback.conformance.evidence._linearity import linearity_gap
-from pullback.conformance.evidence._screen import hides_slopes, unlike_own
+from pullback.conformance.evidence._screen import hides_slopes, is_multiple_of_own, unlike_own
 from pullback.conformance.evidence._steps import (
     REACHES,
     Motion,
@@ -164,7 +165,11 @@ def _stepped(probe: Probe) -> tuple[str, Positions, Positions] | None:
     # Close by first, then farther: of a few entries none may change its code close by.
     far = REACHES[2:], REACHES[1:]
     steps = {k: probe.direction(f"jumps {k}", k) for k in smooth}
-    held = tuple(k for k in smooth if not jumps_along(probe, steps[k], *far))
+    held = tuple(
+        k for k, found in enumerate(moves)
+        if (k in smooth and not jumps_along(probe, steps[k], *far))
+        or (any(m.moves for m in found) and is_multiple_of_own(probe, k))
+    )  # fmt: skip
     # Where no neuron comes to its threshold by its membrane, its spike stands still along it,
     # and backward is not zero all the same.
     by_output = zip(probe.outputs, zip(*filter(None, moves), strict=True), strict=True)

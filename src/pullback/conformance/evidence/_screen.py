@@ -51,6 +51,8 @@ A solver that ends at a tolerance is right to its square root or so, by how well
 conditioned; a fault at a size or a value is gross.
 """
 
+_SEVERAL = 3  # entries whose gradients have no factor in common by chance
+
 _Name = TypeVar("_Name")
 _Made = TypeVar("_Made")
 _Ran = TypeVar("_Ran")
@@ -248,6 +250,27 @@ def own_gradients(probe: Probe, points: Tensors, cotangents: Tensors) -> Tensors
     if subject is None:
         return None
     return attempt(lambda: replace(probe, subject=subject).backward(points, cotangents), None)
+
+
+def is_multiple_of_own(probe: Probe, only: int) -> bool:
+    """Whether backward answers for one input what autograd does, but for a factor.
+
+    That is a factor that was forgotten, and no surrogate: of some entries that differ.
+    """
+    points = probe.point(0)
+    cotangents = probe.spread(probe.output_values(points), "multiple")
+    own = own_gradients(probe, points, cotangents)
+    if own is None or not are_finite(own):
+        return False
+    expected, got = wide(own[only]), wide(probe.backward(points, cotangents)[only])
+    some = expected != 0
+    if len(expected[some].unique()) < _SEVERAL or bool(got[~some].any()):
+        return False
+    factors = got[some] / expected[some]
+    factor = factors.reshape(-1)[0]
+    close = agreement(torch.finfo(probe.dtype).eps)
+    alike = (factors - factor).abs().max() <= close * factor.abs()
+    return bool(alike) and bool((factor - 1).abs() > close) and bool(factor != 0)
 
 
 def unlike_own(probe: Probe, number: int) -> list[tuple[int, torch.Tensor, torch.Tensor]] | None:
