@@ -130,3 +130,12 @@ def test_what_is_untidy_is_told_in_a_line(capsys):
     out = capsys.readouterr().out
     line = "form untidy in m:F: It is summed. (input argument 1, expected (3,), got (4, 3))"
     assert out.count(line) == 1
+
+
+@pytest.mark.parametrize("columns", ["60", "100", "200"])
+def test_a_script_is_printed_as_it_is_however_wide_the_terminal(monkeypatch, capsys, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    script = f"# {'word ' * 19}end\nif True:\n    print('[b]x[/b]', {'1 + ' * 20}1)"
+    finding = Finding("form", Verdict.BROKEN, "f", repro=script)
+    print_problems(Report("m:F", "exact", False, (finding,), 0), "", make_console(), verbose=True)
+    assert f"\n{script}\n" in capsys.readouterr().out

@@ -205,8 +205,12 @@ def print_problems(
             )
         )  # fmt: skip
         facts = [("mend", finding.hint)] if number and not verbose else finding.facts
-        whole = [("entries", finding.entries), ("script", finding.repro)] if verbose else []
+        whole = [("entries", finding.entries)] if verbose else []
         _print_facts([*facts, ("and", report.same_cause(finding)), *whole], console)
+        if verbose and finding.repro:
+            # As it is: a line that is broken or indented is no Python any more.
+            console.print("    [dim]script[/]")
+            console.print(Text(finding.repro), soft_wrap=True)
     more = [] if verbose else [finding.clause for finding in report.causes[_CAUSES:]]
     if more:
         console.print(f"  [dim]and {len(more)} more:[/] {', '.join(more)} (--verbose has them)")
