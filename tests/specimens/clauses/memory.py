@@ -216,7 +216,23 @@ def one():
     return (normal(3, 4),)
 
 
+class Weighted(torch.autograd.Function):
+    """Keeps both, of which one gradient reads one and the other the other."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x * w
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        x, w = ctx.saved_tensors
+        by_x = cotangent * w if ctx.needs_input_grad[0] else None
+        return by_x, cotangent * x if ctx.needs_input_grad[1] else None
+
+
 RIGHT = [
+    Specimen(Weighted, lambda: (normal(3, 4).detach(), normal(3, 4, seed=2))),
     Specimen(Exponential, one),
     Specimen(ShapeAlone, one),
     Specimen(Cube, one),

@@ -104,7 +104,9 @@ def _unread(probe: Probe, kept: _Kept) -> Finding | None:
     for number in kept.own:
         tensor = kept.tensors[number]
         others = list(_others(tensor))
-        if not others or any(_matters(probe, number, other) for other in others):
+        # What one gradient reads is saved whichever is asked for.
+        asked = (probe, _asking_for_all(probe))
+        if not others or any(_matters(p, number, other) for p in asked for other in others):
             continue
         return probe.untidy(
             f"Backward does not read the numbers of saved tensor {kept.own.index(number)}, "
@@ -113,6 +115,13 @@ def _unread(probe: Probe, kept: _Kept) -> Finding | None:
             place=f"ctx.saved_tensors[{kept.own.index(number)}]", hint=_UNREAD,
         )  # fmt: skip
     return None
+
+
+def _asking_for_all(probe: Probe) -> Probe:
+    """The same call with a gradient asked for each of its inputs."""
+    given = probe.inputs
+    every = (k for k, v in enumerate(given.values) if is_continuous(v) and k not in given.owned)
+    return probe.at(given.with_differentiable([*every]))
 
 
 def _others(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
