@@ -14,6 +14,7 @@ from pullback.conformance.inputs._arguments import Arguments
 from pullback.conformance.inputs._subject import Subject
 from pullback.conformance.probing._prepare import prepare
 from pullback.conformance.process._guard import guarded
+from pullback.conformance.script._repro import verify
 
 
 def probe_of(function, *args):
@@ -40,7 +41,11 @@ def test_a_rule_that_is_dropped_is_seen_though_plain_compilation_is_refused(func
         ways = {way.name: way for way in of_compile._composed_ways(probe)}
         got, expected = ways[name].run(), ways[name].eager()
     assert probe.differ(got, expected, 1e4) is not None
-    assert of_compile._wrong(probe, ways[name], expected, got).fails == "transform"
+    finding = of_compile._wrong(probe, ways[name], expected, got)
+    assert finding.fails == "transform"
+    # Dynamo refuses what torch.func does to an input that needs a gradient.
+    assert "\nx = xs[0].detach()\n" in finding.repro
+    assert verify(finding, 0).repro.startswith("# The checker has not run this")
 
 
 def test_a_completed_one_is_right_in_every_way_and_compiled_code_of_the_caller_stays():
