@@ -15,7 +15,7 @@ from tests.fuzzing import examples, spread
 from tests.specimens._specimen import normal
 from tests.specimens.estimators import ESTIMATORS, PRETENDERS
 
-from pullback.conformance import check
+from pullback.conformance import check, check_calls
 from pullback.conformance.evidence._steps import Scan, jump
 
 pytestmark = pytest.mark.usefixtures("no_edits")
@@ -176,3 +176,14 @@ def test_a_factor_is_seen_where_the_codes_that_are_learnt_move_smoothly(factor, 
     assert report.gradient == "surrogate"
     assert check(Nearest, x, codes, 1.0, clauses="derivative").ok
     assert check(Nearest, x, codes, factor, gradient="surrogate", clauses="derivative").ok
+
+
+def test_a_call_that_shows_no_step_hides_no_fault_of_one_that_does():
+    x, codes = normal(12, 4), normal(6, 4, seed=50)
+    calls = [((x.detach(), codes, -1.0), {}), ((x, codes, -1.0), {})]
+    for some in (calls, calls[::-1], calls[:1], calls[1:]):
+        finding = check_calls(Nearest, some, clauses="derivative")["derivative"]
+        assert finding.verdict == "broken"
+        assert "args[1]" in finding.detail
+    right = [((*args[:2], 1.0), {}) for args, _ in calls]
+    assert check_calls(Nearest, right, clauses="derivative").ok

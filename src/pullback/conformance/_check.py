@@ -275,24 +275,30 @@ def check_calls(
         >>> check_calls(torch.sin, calls, clauses="derivative").ok
         True
     """
-    reports: list[Report] = []
+
+    def checked(call: Call, intent: Intent | None) -> Report:
+        args, keywords = bind(function, call)
+        return check(function, *args, kwargs=keywords, gradient=intent, **options)
+
+    reports: list[tuple[Call, Report]] = []
     fault: PullbackError | None = None
     for call in calls:
-        if reports and (reports[-1].unfinished or any(f.fails == "time" for f in reports[-1])):
+        last = reports[-1][1] if reports else None
+        if last is not None and (last.unfinished or any(f.fails == "time" for f in last)):
             break  # the other calls would take as long
         try:
-            args, keywords = bind(function, call)
-            report = check(function, *args, kwargs=keywords, gradient=gradient, **options)
+            reports.append((call, checked(call, gradient)))
         except PullbackError as error:
             fault = error
-            continue
-        if reports and reports[0].inferred and report.gradient != reports[0].gradient:
-            weakest: Any = max(report.gradient, reports[0].gradient, key=_INTENTS.index)
-            found = check_calls(function, calls, gradient=weakest, **options)
-            return replace(found, inferred=True)
-        reports.append(report)
-    told = [report for report in reports if len(report)]
+    # That of a call which shows it knows what of it is held to the derivative all the same.
+    intents: list[Any] = [report.gradient for _, report in reports if report.inferred]
+    weakest = max(intents, key=_INTENTS.index, default=None)
+    told = [
+        replace(checked(call, weakest), inferred=True)
+        if report.inferred and report.gradient != weakest else report
+        for call, report in reports if len(report)
+    ]  # fmt: skip
     if not told:
-        unfinished = reports[0].unfinished if reports else ""
+        unfinished = reports[0][1].unfinished if reports else ""
         raise fault or PullbackError(unfinished or "no call could be replayed")
     return merge_reports(told)
