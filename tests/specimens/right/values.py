@@ -371,7 +371,26 @@ class KeepsWhereNotReset(torch.autograd.Function):
         return torch.where(reset.bool(), 0, cotangent), None
 
 
+class NearestCodes(torch.autograd.Function):
+    """Of two codes that are all but equally near bfloat16 takes the other one."""
+
+    @staticmethod
+    def forward(ctx, x, codes):
+        squares = (codes**2).sum(1) + (x**2).sum(1, keepdim=True)
+        index = torch.addmm(squares, x, codes.T, alpha=-2.0).argmin(1)
+        ctx.save_for_backward(index)
+        ctx.size = codes.shape
+        return codes[index]
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (index,) = ctx.saved_tensors
+        by_codes = cotangent.new_zeros(ctx.size)
+        return cotangent.clone(), by_codes.index_add(0, index, cotangent)
+
+
 SPECIMENS = [
+    Specimen(NearestCodes, lambda: (normal(64, 6), normal(16, 6, seed=2))),
     Specimen(KeepsWhereNotReset, lambda: (normal(3, 4), torch.zeros(3, 4, dtype=torch.float64))),
     Specimen(BiasedSoftmax, lambda: (normal(3, 4), normal(3, 1))),
     Specimen(SecondSmallest, lambda: (normal(5),)),

@@ -25,6 +25,7 @@ from pullback.internal.torch import pytree
 
 __all__ = ["layout"]
 
+_DRAWS, _ROUNDED = 3, 8.0  # times that entries are moved, and by how many units of rounding
 _FEW = "Let backward take what forward takes, or let forward refuse it with an error."
 _EMPTY = "The hole is torch's own: answer there by yourself, with zeros of the input's shape."
 
@@ -59,7 +60,7 @@ def layout(probe: Probe) -> Finding:
             except Exception as error:  # judged by its type
                 return probe.failed(error, f"{what} {kind} are refused")
             place = _place(probe, run.every, expected, usual)
-            if place is not None:
+            if place is not None and not _is_tied(probe, plain, expected, usual):
                 k = place - len(outputs)
                 pair = expected[place], [*run.outputs, *run.answered][place]
                 there = replace(probe, inputs=probe.inputs.with_points(plain[0]))
@@ -99,6 +100,24 @@ def _place(probe: Probe, got: Tensors, expected: Tensors, usual: Tensors) -> int
         if one.shape != other.shape or probe.differ(*([t] for t in pair), looser=1e4) is not None:
             return k
     return None
+
+
+def _is_tied(
+    probe: Probe, plain: tuple[Tensors, Tensors], expected: Tensors, usual: Tensors
+) -> bool:
+    """Whether rounding alone gives other numbers: of rows that are the same one is the nearest.
+
+    Then what is summed in another order, as that of another layout is, may take another row.
+    """
+    drawn = probe.generator("tied")
+    for _ in range(_DRAWS):
+        noise = [torch.rand(x.shape, generator=drawn).to(x) for x in plain[0]]
+        eps = (_ROUNDED * torch.finfo(x.dtype).eps for x in plain[0])
+        moved = [x * (1 + e * n) for x, e, n in zip(plain[0], eps, noise, strict=True)]
+        found = attempt(lambda these=moved: Run.laid(probe, these, plain[1]).every, None)
+        if found is not None and _place(probe, found, expected, usual) is not None:
+            return True
+    return False
 
 
 _Lay = Callable[[torch.Tensor], torch.Tensor]
