@@ -102,8 +102,13 @@ class Around:
         return sum(inner(w, change) for w, change in zip(self.weights, found, strict=True))
 
     def entry(self, only: int, place: int) -> complex | float | None:
-        """d<w, f> by one entry; of a complex entry as autograd has it."""
+        """d<w, f> by one entry; of a complex entry as autograd has it.
+
+        Nothing moves with one that is infinite: a mask leaves it out.
+        """
         point = self.points[only]
+        if not point.reshape(-1)[place].isfinite():
+            return 0.0
         size = step_of(self.probe, point, place)
         units = (1.0, 1j) if point.is_complex() else (1.0,)
         found = [self.slope(only, self.unit(only, place, unit), size) for unit in units]
@@ -170,8 +175,8 @@ class Around:
 
 
 def step_of(probe: Probe, point: torch.Tensor, place: int) -> float:
-    """How far one entry moves."""
-    step = float(scale(point).abs().reshape(-1)[place]) * _relative(probe)
+    """How far one entry moves; one that is infinite stays, whatever is added."""
+    step = float(scale(point).abs().reshape(-1)[place]) * _relative(probe) or 1.0
     return float(f"{step:.0e}")  # short to write down
 
 

@@ -68,7 +68,8 @@ def derived(inputs: Arguments) -> _Made:
     """
     found: dict[int, tuple[int, str]] = {}
     told = [k for k, x in enumerate(inputs.values)
-            if is_continuous(x) and x.numel() >= _FEWEST and not is_uniform(x)]  # fmt: skip
+            if is_continuous(x) and x.numel() >= _FEWEST and not is_uniform(x)
+            and bool(x.isfinite().all())]  # fmt: skip
     for k, j in itertools.permutations(told, 2):
         if k in found or j in found:
             continue

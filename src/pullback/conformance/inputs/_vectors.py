@@ -102,8 +102,12 @@ def spread(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def scale(point: torch.Tensor) -> torch.Tensor:
-    """How far each entry may move: in proportion to itself, so that signs and domains are kept."""
-    return (point.abs().double() + least_move(point)).to(point.dtype)
+    """How far each entry may move: in proportion to itself, so that signs and domains are kept.
+
+    What is infinite, as the score of what a mask leaves out, stays where it is.
+    """
+    moves = (point.abs().double() + least_move(point)).to(point.dtype)
+    return torch.where(point.isfinite(), moves, 0)
 
 
 def least_move(point: torch.Tensor) -> float:

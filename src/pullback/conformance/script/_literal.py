@@ -152,7 +152,8 @@ def steps_drawn_by(
     drawn_by("spread", seed, points, drawn)
     for k, (x, numbers, step) in enumerate(zip(points, drawn, found, strict=True)):
         how = getattr(numbers, EXPRESSION, "")
-        if how and x.dtype == torch.float64 and torch.equal(step, numbers * scale(x)):
+        plain = bool(how) and x.dtype == torch.float64 and bool(x.isfinite().all())
+        if plain and torch.equal(step, numbers * scale(x)):
             moves = f"(xs[{k}].detach().abs() + {least_move(x)!r})"
             setattr(step, EXPRESSION, f"{how} * {moves}")
     return found
