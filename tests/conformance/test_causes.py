@@ -953,9 +953,7 @@ def test_the_script_prints_the_numbers_of_the_finding(name):
 def test_a_script_that_shows_other_numbers_says_so():
     finding = Finding("form", Verdict.BROKEN, "", "1", "2", repro="print(3.0)\n")
     lead = verify(finding, 5.0).repro.splitlines()[0]
-    assert (
-        lead == "# Run by the checker, this shows the fault with other numbers than the finding's."
-    )
+    assert lead == "# Run by the checker, this prints other numbers than the finding's."
     raises = replace(finding, repro="1 / 0\n")
     assert "ended with ZeroDivisionError" in verify(raises, 5.0).repro
     shows = replace(finding, repro="print(1, 2.0)\n")

@@ -102,7 +102,7 @@ def _failure(command: list[str], code: int, *, interrupted: bool) -> ProgramErro
         f"The program {how}.",
         given=command_line(mask_secrets(command)),
         expected="status 0",
-        mend="Make it run by itself first; its own message is above.",
+        mend="Make it run by itself first; what it said, if anything, is above.",
     )
     failure.status = 128 - code if code < 0 else code
     if STOP.is_set():

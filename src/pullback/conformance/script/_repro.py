@@ -106,7 +106,7 @@ def write_repro(
     ]
     text = _adapted("\n".join(shown), subject, inputs, accumulates=accumulates)
     made = [
-        "torch.set_printoptions(precision=7, threshold=5000)",
+        "torch.set_printoptions(precision=9, threshold=5000)",
         *_defaults(),
         draws,
         f"args = {args}",
@@ -259,7 +259,7 @@ def verify(finding: Finding, patience: float) -> Finding:
     elif _prints(printed, finding.expected) and _prints(printed, finding.got):
         return finding
     else:
-        note = "# Run by the checker, this shows the fault with other numbers than the finding's.\n"
+        note = "# Run by the checker, this prints other numbers than the finding's.\n"
     return with_fields(finding, repro=note + finding.repro)
 
 
