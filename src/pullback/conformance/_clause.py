@@ -204,8 +204,8 @@ def _concluded(
             if finding.clause in latest:  # what is known is told already
                 latest[finding.clause] = finding
         for finding in latest.values():
-            patience = probe.patience * (finding.clause not in _NOT_RUN_AGAIN)
-            shown = finding if finding.cause else verify(finding, patience)
+            told = finding.cause or finding.clause in _NOT_RUN_AGAIN
+            shown = verify(finding, 0.0 if told else probe.patience)
             if shown not in found:
                 yield shown
 
