@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Generator, Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -23,7 +24,7 @@ from sybil.document import PythonDocStringDocument
 from sybil.evaluators.doctest import NUMBER
 from sybil.parsers.myst import PythonCodeBlockParser, SkipParser
 from sybil.parsers.rest import DocTestParser
-from tests.processes import close_in_copies, open_pipes
+from tests.processes import close_in_copies, open_pipes, use_large_pages
 
 from pullback.internal._when_imported import WhenImported
 
@@ -56,9 +57,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     atexit.register(os._exit, 0)
 
 # A copy looks for garbage among what it makes itself: of all that its original has compiled that
-# took it a second, and as many pages of memory of its own.
+# took it a second, and as many pages of memory of its own. What is copied first is the table of the
+# pages: before the first copy they become few.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=gc.freeze)
+    os.register_at_fork(before=cache(use_large_pages), after_in_child=gc.freeze)
 
 LOGGERS = logging.getLogger().manager.loggerDict
 _told: set[str] = set()
@@ -211,11 +213,16 @@ def copied_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         _workers._servers.clear()
 
 
+def _asks_how_much_to_try(module: ModuleType | None) -> bool:
+    names = vars(module or object).values()
+    return any(getattr(value, "__module__", None) == "tests.fuzzing" for value in names)
+
+
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     """Mark what asks `tests.fuzzing` how much to try, for `make fuzz` to find it."""
+    asks = cache(_asks_how_much_to_try)
     for item in items:
-        names = vars(getattr(item, "module", None) or object).values()
-        if any(getattr(value, "__module__", None) == "tests.fuzzing" for value in names):
+        if asks(getattr(item, "module", None)):
             item.add_marker("breadth")
     asked = config.option.keyword or any("::" in argument for argument in config.args)
     if not (asked or FUZZING):

@@ -235,7 +235,7 @@ open("repro.py", "w").write(finding.repro)
 
 def test_what_is_defined_at_a_prompt_has_a_source_and_a_script(tmp_path):
     (tmp_path / "prompt.py").write_text(PROMPT)
-    done = run(["prompt.py"], tmp_path)
+    done = run_python("prompt.py", folder=tmp_path)
     assert done.stdout.split() == ["broken", "<python-input-1>:2"], done.stderr
     shown = run_python("repro.py", folder=tmp_path)
     assert shown.returncode == 0, shown.stderr

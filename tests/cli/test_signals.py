@@ -161,6 +161,7 @@ def test_ctrl_c_ends_a_recording_and_the_command_it_prints_works_as_printed(fold
     assert "2 Functions checked" in capfd.readouterr().out
 
 
+@pytest.mark.usefixtures("copied_programs")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", ["record", "track"])
 def test_ctrl_c_reaches_a_program_once(folder, command) -> None:
@@ -228,6 +229,7 @@ def test_a_request_for_a_checkpoint_reaches_a_program_and_ends_nobody(folder, nu
     assert Path("saved").read_text() == "1"
 
 
+@pytest.mark.usefixtures("copied_programs")
 def test_a_request_to_end_leaves_the_report_of_a_training(folder) -> None:
     status, said = told(["track", "--", "python", "train.py"], signal.SIGTERM)
     assert status == 128 + signal.SIGTERM, said

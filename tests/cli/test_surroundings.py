@@ -3,10 +3,10 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.copies import run_python
 
 from pullback.cli import main
 
@@ -58,16 +58,25 @@ def test_a_folder_of_any_name_is_recorded_and_the_line_printed_works(
     assert "1 Function checked, 1 broken" in capfd.readouterr().out
 
 
+# As PYTHONIOENCODING=ascii has it, which Python reads when it starts.
+ASCII = """
+import sys
+
+sys.stdout.reconfigure(encoding="ascii")
+sys.stderr.reconfigure(encoding="ascii", errors="backslashreplace")
+from pullback.cli import main
+
+raise SystemExit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.usefixtures("copied_programs")
 def test_an_output_of_ascii_takes_every_name(program) -> None:
     folder = program / "äußere ✓"
     folder.mkdir()
     Path("train.py").rename(folder / "train.py")
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     words = [*CHECK, "--json", "-", "--", "python", "train.py"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pullback.cli", *words],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = run_python("-c", ASCII, *words, folder=folder)
     assert done.returncode == 1, done.stderr
     assert "äußere ✓" in json.loads(done.stdout)["functions"][0]["function"]
     assert "fault of pullback" not in done.stderr

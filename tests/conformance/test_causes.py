@@ -286,7 +286,7 @@ def checked(name):
     return check(function, *inputs, clauses=clauses)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 def test_one_fault_is_one_finding_with_its_mend(name):
     report = checked(name)
@@ -1022,6 +1022,7 @@ class BiasOfOneRow(torch.autograd.Function):
         return g, g[0]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("function", "shapes", "cause", "consequence"),
     [

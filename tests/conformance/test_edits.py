@@ -990,7 +990,7 @@ def test_an_edit_that_is_right_here_alone_is_no_mend(name):
     assert finding.hint.startswith("Correct backward")
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", NAMED)
 def test_the_first_line_names_the_edit(name):
     function, inputs, said = NAMED[name]
@@ -1000,7 +1000,7 @@ def test_the_first_line_names_the_edit(name):
     assert len(finding.repro.splitlines()) <= 60 or inputs[0].numel() > 256  # packed
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(
     "name", [n for n, case in NAMED.items() if "` for `" in case[2] and n not in HERE]
 )

@@ -487,7 +487,7 @@ PLACES = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", PLACES)
 def test_what_is_at_another_place_is_named(name):
     function, inputs, said = PLACES[name]

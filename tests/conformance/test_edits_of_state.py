@@ -149,7 +149,7 @@ BUFFERS = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", BUFFERS)
 def test_a_buffer_that_is_never_emptied_is_the_first_cause_at_any_size(name):
     function, x, *others = BUFFERS[name]

@@ -133,6 +133,7 @@ class OfFewDigits(torch.autograd.Function):
         return (wide @ b.mT).to(cotangent.dtype), (a.mT @ wide).to(cotangent.dtype)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("factor", [1.0, 2.0, 1.25, -1.0])
 def test_a_function_of_one_coarse_precision_is_held_to_what_autograd_has_of_it(

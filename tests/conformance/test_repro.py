@@ -81,7 +81,7 @@ def assert_reads_well(script):
     assert all(node.lineno != before.lineno for before, node in itertools.pairwise(nodes))
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("specimen", OTHERS, ids=lambda specimen: specimen.id)
 @pytest.mark.filterwarnings("ignore")
 def test_a_repro_is_short_and_runs(specimen):

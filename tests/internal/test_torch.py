@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -74,10 +74,14 @@ def dotted(node: ast.expr) -> list[str]:
     return []
 
 
-def own_attributes(tree: ast.AST) -> set[str]:
+def nodes_of(source: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(source)))
+
+
+def own_attributes(nodes: Sequence[ast.AST]) -> set[str]:
     """The attributes that the classes of a module define or set, or name in their slots."""
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             found.add(node.attr)
         if isinstance(node, ast.ClassDef):
@@ -100,9 +104,9 @@ def private_names(source: str, own: Collection[str] = ()) -> Iterator[str]:
         source: of the module.
         own: private attributes that the package defines.
     """
-    tree = ast.parse(source)
+    nodes = nodes_of(source)
     bound, others = {}, set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.partition(".")[0] == "torch":
@@ -115,8 +119,8 @@ def private_names(source: str, own: Collection[str] = ()) -> Iterator[str]:
                 path = f"{node.module}.{alias.name}"
                 bound[alias.asname or alias.name] = path
                 yield from (path for part in path.split(".") if is_private(part))
-    here = own_attributes(tree)
-    for node in ast.walk(tree):
+    here = own_attributes(nodes)
+    for node in nodes:
         if isinstance(node, ast.Attribute) and is_private(node.attr):
             first, *rest = dotted(node) or [""]
             if first in bound:
@@ -125,8 +129,8 @@ def private_names(source: str, own: Collection[str] = ()) -> Iterator[str]:
                 theirs = node.attr not in own or (node.attr in OF_TORCH and node.attr not in here)
                 if theirs and node.attr not in here:
                     yield ast.unparse(node)
-    documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    documented = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         text = node.value if isinstance(node, ast.Constant) and id(node) not in documented else None
         if isinstance(text, str):
             yield from MODULE.findall(text)
@@ -181,7 +185,7 @@ def test_no_other_file_names_a_private_part_of_torch() -> None:
     sources = {
         path.relative_to(SOURCE).as_posix(): path.read_text(encoding="utf-8") for path in FILES
     }
-    own = {name for source in sources.values() for name in own_attributes(ast.parse(source))}
+    own = {name for source in sources.values() for name in own_attributes(nodes_of(source))}
     found = {
         (place, name)
         for place, source in sources.items()

@@ -103,6 +103,7 @@ def script(tmp_path, monkeypatch) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("copied_programs")
 def test_a_script_is_recorded_and_found_again_without_running_it(script) -> None:
     recording, failure = record_program([sys.executable, str(script)], Limits(calls=2))
     assert failure is None

@@ -7,7 +7,7 @@ from tests.tensor.helpers import SEED, agree, every_row, weighted
 
 import pullback
 
-pytestmark = pytest.mark.sampled(12)
+pytestmark = pytest.mark.sampled(20)
 
 func = torch.func
 

@@ -17,7 +17,7 @@ from tests.versions import needs_torch
 
 import pullback
 
-pytestmark = [pytest.mark.sampled(15), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.sampled(23), pytest.mark.filterwarnings("ignore")]
 
 
 def window(size):

@@ -20,7 +20,7 @@ import torch
 
 import pullback
 
-pytestmark = [pytest.mark.sampled(15), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.sampled(23), pytest.mark.filterwarnings("ignore")]
 
 ALPHA = 2.0
 MODULE = types.ModuleType("settings")

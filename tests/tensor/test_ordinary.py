@@ -9,7 +9,7 @@ from tests.tensor.ordinary.table import ROWS
 every = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(14)
 @every
 def test_right_or_refused_by_name(row):
     answers = of(row)

@@ -40,7 +40,7 @@ def judge(kernel, base, dtype=torch.float32):
     return verify(kernel, base.reference, base.make(dtype), forbid=FORBIDDEN, isolate=False)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("kind", "base"), WRONG_CASES)
 def test_what_is_wrong_is_caught(kind: str, base: str) -> None:
     fault, _ = WRONG[kind]

@@ -55,7 +55,7 @@ ELSEWHERE = [clause.id for clause in CLAUSES if clause.id != "compile"]
 EVERY = [*RIGHT, *MORE]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("number", range(len(EVERY)), ids=lambda number: EVERY[number].id)
 def test_a_right_specimen_is_not_flagged(number):
     """By all clauses in `make fuzz`; in `make test` by a tenth of them, another one for each."""
@@ -109,7 +109,7 @@ def test_what_is_dear_is_there():
     assert all(quick[clause] for clause in DEAR)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("no_edits")
 @pytest.mark.parametrize(
     "specimen",

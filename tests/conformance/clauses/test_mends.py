@@ -76,7 +76,7 @@ def test_every_clause_has_a_mend_that_was_tried():
     assert {mend.clause for mend in MENDS} == {c.id for c in CLAUSES} - ON_A_GPU - ON_RANKS
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("number", range(len(MENDS)), ids=lambda k: f"{MENDS[k].clause}-{k}")
 def test_what_is_said_mends(number):
     mend = MENDS[number]

@@ -10,7 +10,7 @@ from tests.tensor.hidden.source import unload
 
 from pullback.errors import PullbackError
 
-pytestmark = pytest.mark.sampled(30)
+pytestmark = pytest.mark.sampled(45)
 
 func = torch.func
 X = torch.tensor([0.6, -1.1, 1.4], dtype=torch.float64)
