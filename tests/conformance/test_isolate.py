@@ -95,7 +95,7 @@ def test_a_hang_is_a_verdict_and_the_next_clauses_have_as_long_again(monkeypatch
 
 
 def test_a_hang_without_isolation_is_a_verdict_too():
-    report = check(HangsTwice, points(), timeout=1, clauses=["double", "form"])
+    report = check(HangsTwice, points(), timeout=0.5, clauses=["double", "form"])
     assert report["double"].verdict is Verdict.CRASHES
     assert report["form"].verdict is Verdict.HOLDS
 

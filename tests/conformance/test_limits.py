@@ -170,7 +170,7 @@ class EndsInOneThread(torch.autograd.Function):
 
 
 def test_a_call_in_a_thread_has_a_limit(monkeypatch):
-    monkeypatch.setattr(_limits, "_STANDS", 0.3)
+    monkeypatch.setattr(_limits, "_STANDS", 0.1)
     report = check(EndsInOneThread, normal(3), clauses="state")
     assert report["state"].verdict == "crashes"
     assert "no answer" in report["state"].detail
@@ -200,8 +200,9 @@ def test_a_call_that_is_not_seeded_has_a_limit(monkeypatch):
 
 
 def test_a_thread_that_stands_still_holds_up_no_later_check(monkeypatch):
-    monkeypatch.setattr(_limits, "_STANDS", 0.3)
-    check(EndsInOneThread, normal(3), clauses="state")  # tried without a breach, too
+    with monkeypatch.context() as patched:
+        patched.setattr(_limits, "_STANDS", 0.1)
+        check(EndsInOneThread, normal(3), clauses="state")  # tried without a breach, too
     function = memory.BackwardScalesSaved
     specimen = next(one for one in memory.SPECIMENS if one.function is function)
     found = []
