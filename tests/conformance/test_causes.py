@@ -915,7 +915,7 @@ DEAR = [pytest.param("kept", marks=pytest.mark.slow)]
 QUICK = [name for name in PLANTED if name != "kept"]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", QUICK + DEAR)
 def test_the_first_line_says_what_the_numbers_say(name):
     function, inputs, said = PLANTED[name]
@@ -932,7 +932,7 @@ def inside(text):
     return numbers(re.match(r"\[(?:\.\.\., )?([^].]*(?:\.\d[^].]*)*)", text).group(1))
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", [*CASES, *QUICK, *DEAR])
 def test_the_script_prints_the_numbers_of_the_finding(name):
     if name in PLANTED:
@@ -1069,6 +1069,7 @@ def without_edits(monkeypatch):
     return infer_intent(prepare(Subject.of(LeavesOutCotangent), Arguments.of((x,), {}), 0))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("left", [0, 1, 2])
 def test_a_lost_cotangent_is_the_cause_also_where_time_ends_before_the_last_clauses(
     left, without_edits

@@ -45,7 +45,7 @@ class OfAnObject(torch.autograd.Function):
 
 def test_what_an_object_gives_is_kept_by_the_call():
     args = [A.clone().requires_grad_(), STEP.clone().requires_grad_(), Quantizer()]
-    report = check(OfAnObject, *args, without=["compile", "compositions"])
+    report = check(OfAnObject, *args, clauses=["state", "saved"])
     finding = report["state"]
     assert finding.detail.startswith("What forward leaves on the class is read by backward.")
     assert finding.hint.count("`ctx.other` for `OfAnObject.other`") == 2
@@ -196,7 +196,7 @@ def test_what_no_script_reaches_is_named_all_the_same():
     _decays.clear()
     generator = torch.Generator().manual_seed(2)
     args = [torch.randn(3, 5, generator=generator, dtype=torch.float64) for _ in range(2)]
-    report = check(KeptBehindADecorator, *[x.requires_grad_() for x in args])
+    report = check(KeptBehindADecorator, *[x.requires_grad_() for x in args], clauses="first-call")
     assert report["first-call"].verdict == "broken", report["first-call"]
     assert report["first-call"].detail.startswith("What `_decays` keeps of one call")
 
@@ -222,7 +222,7 @@ class RootsByShape(torch.autograd.Function):
 def test_the_script_of_what_backward_keeps_runs_the_other_call_backward_too():
     RootsByShape.roots.clear()
     x = torch.randn(7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
-    finding = check(RootsByShape, x.requires_grad_(), without=["compile"])["first-call"]
+    finding = check(RootsByShape, x.requires_grad_(), clauses="first-call")["first-call"]
     assert finding.detail.startswith("What `roots` keeps of one call")
     RootsByShape.roots.clear()
     printed = printed_by(finding.repro)
@@ -252,7 +252,7 @@ def test_what_is_kept_of_constants_is_stale_as_well():
     FirstBatch.kept.clear()
     x, weight = torch.randn(8, 4, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64)
     given = x, weight.requires_grad_(), 0.7
-    finding = check(FirstBatch, *given, without=["compile"])["first-call"]
+    finding = check(FirstBatch, *given, clauses="first-call")["first-call"]
     assert finding.detail.startswith("What `kept` keeps of one call is read by another")
     FirstBatch.kept.clear()
     printed = printed_by(finding.repro)

@@ -489,7 +489,7 @@ OF_COMPLEX = """
 """
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "specimen",
     [s for s in [*OTHERS, *BESIDE] if re.findall(r"\w+", s.id)[-1] in OF_COMPLEX.split()],

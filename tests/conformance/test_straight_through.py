@@ -39,7 +39,7 @@ def test_each_estimator_at_the_largest_size(name):
     assert not told, told
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("name", "size", "dtype", "seed"),
     [

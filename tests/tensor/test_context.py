@@ -453,7 +453,7 @@ def test_another_process_reads_what_was_pickled():
     assert done.stdout == b"read\n", done.stderr.decode()[-2000:]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 # torch says these of a published class, too.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor", "ignore:.*should not be inst")
 @published

@@ -252,6 +252,7 @@ def test_an_attribute_made_in_inference_mode_is_kept(way):
     agree(x.grad, torch.tensor([12.0, 3.0]))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", ["Function", "complete"])
 @pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr"])
 @pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:There is a performance drop")

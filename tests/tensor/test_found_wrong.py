@@ -371,7 +371,7 @@ WITHIN = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kept", ["saved", "in a list"])
 @pytest.mark.parametrize("within", WITHIN.values(), ids=WITHIN)
 def test_what_is_made_of_a_root_within_a_transform_is_not_a_constant(within, kept):
@@ -533,6 +533,7 @@ def as_compiled(function):
     return compiled(X)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("grad", [True, False], ids=["grad", "no_grad"])
 @pytest.mark.parametrize(
     "ask",

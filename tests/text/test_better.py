@@ -59,6 +59,7 @@ def run(noisy, **options):
     return optimizer
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["normal", "right or wrong"])
 @pytest.mark.parametrize("looks", [LOOKS, None])
 def test_noise_alone_is_accepted_in_at_most_one_of_twenty_runs(kind, looks):
@@ -159,6 +160,7 @@ def test_the_gain_on_the_final_split_lies_in_its_interval():
     assert inside >= 0.85 * runs, inside  # 95 % of forty, give or take three deviations
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("items", [8, 16, 40])
 @pytest.mark.parametrize("fails", [0.05, 0.07])
 def test_what_fails_once_in_a_while_is_no_better_than_what_is_steady(items, fails):

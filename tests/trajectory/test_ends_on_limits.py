@@ -287,7 +287,7 @@ def test_nothing_wrong_is_said(seed: int) -> None:
 LINE = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("samples", [8, 33, 256, 1024])
 @pytest.mark.parametrize("between", [False, True])
 @pytest.mark.parametrize("end", [rest, hold], ids=["rest", "hold"])

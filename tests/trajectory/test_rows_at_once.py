@@ -73,7 +73,7 @@ TABLE = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", TABLE)
 @pytest.mark.parametrize("strategy", ["reverse-mode", "forward-mode"])
 def test_the_jacobian(name, strategy):
@@ -82,7 +82,7 @@ def test_the_jacobian(name, strategy):
     torch.testing.assert_close(found, jacobian(function, value))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", TABLE)
 @pytest.mark.parametrize("strategy", ["reverse-mode", "forward-mode"])
 def test_the_hessian(name, strategy):
@@ -95,7 +95,7 @@ def test_the_hessian(name, strategy):
     torch.testing.assert_close(found, hessian(cost, value), rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", TABLE)
 def test_a_jacobian_is_differentiated(name):
     function, value = TABLE[name]

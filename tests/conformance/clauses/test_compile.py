@@ -21,6 +21,7 @@ def probe_of(function, *args):
     return infer_intent(prepare(Subject.of(function), Arguments.of(args), 0))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("function", "name"),
     [
