@@ -3,6 +3,7 @@
 import atexit
 import gc
 import importlib.util
+import itertools
 import logging
 import os
 import random
@@ -57,10 +58,22 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     atexit.register(os._exit, 0)
 
 # A copy looks for garbage among what it makes itself: of all that its original has compiled that
-# took it a second, and as many pages of memory of its own. What is copied first is the table of the
-# pages: before the first copy they become few.
+# took it a second, and as many pages of memory of its own.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=cache(use_large_pages), after_in_child=gc.freeze)
+    os.register_at_fork(after_in_child=gc.freeze)
+
+_ORIGINAL = os.getpid()
+_copies = itertools.count()
+
+
+def _use_large_pages() -> None:
+    """Before the first copy, and again after some: what is written to or new lies in small ones."""
+    if os.getpid() == _ORIGINAL and next(_copies) % 60 == 0:
+        use_large_pages()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_use_large_pages)
 
 LOGGERS = logging.getLogger().manager.loggerDict
 _told: set[str] = set()
