@@ -26,11 +26,11 @@ def doing(monkeypatch):
 
 
 def test_what_runs_for_longest_comes_first(doing):
-    assert str(doing) == "a:Fire compile 14 s, b:Cube sizes 2 s"
+    assert str(doing) == "compile 14 s of a:Fire, sizes 2 s of b:Cube"
     doing.start("c:Tanh", "starts")
-    assert str(doing) == "a:Fire compile 14 s, b:Cube sizes 2 s and 1 more"
+    assert str(doing) == "compile 14 s of a:Fire, sizes 2 s of b:Cube and 1 more"
     doing.end("a:Fire")
-    assert str(doing) == "b:Cube sizes 2 s, c:Tanh starts 0 s"
+    assert str(doing) == "sizes 2 s of b:Cube, starts 0 s of c:Tanh"
 
 
 def outcomes(tasks):
@@ -49,7 +49,7 @@ def test_a_log_hears_of_it_soon_and_then_every_so_often(monkeypatch, capfd):
     console = Console(file=io.StringIO())
     assert len(list(with_progress(outcomes(TASKS), TASKS, console, doing))) == 2
     lines = capfd.readouterr().err.splitlines()
-    assert lines == ["pullback: 0 of 2 Functions checked, now p.a:Fire compile 0 s (0 s)"]
+    assert lines == ["pullback: 0 of 2 Functions checked, now compile 0 s of p.a:Fire (0 s)"]
 
 
 def test_a_bar_shows_the_clause_and_no_emoji():
@@ -58,7 +58,20 @@ def test_a_bar_shows_the_clause_and_no_emoji():
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=120)
     assert len(list(with_progress(outcomes(TASKS), TASKS, console, doing))) == 2
-    assert "p.a:fire: compile 0 s" in stream.getvalue()
+    assert "compile 0 s of p.a:fire:" in stream.getvalue()
+
+
+@pytest.mark.parametrize("width", [72, 80])
+def test_a_long_name_takes_no_room_from_what_runs_and_for_how_long(width):
+    doing, stream = Doing(), io.StringIO()
+    doing.start("alpha.kernels.attention:FusedMultiHeadAttentionWithRotaryEmbedding", "compile")
+    console = Console(file=stream, force_terminal=True, width=width, color_system=None)
+    list(with_progress(outcomes(TASKS), TASKS, console, doing))
+    drawn = [line for line in stream.getvalue().splitlines() if "compile" in line]
+    assert drawn
+    for line in drawn:
+        assert "Checking" in line
+        assert "compile 0 s" in line
 
 
 def test_as_many_as_there_are_cores_and_memory_for_them(monkeypatch):

@@ -16,6 +16,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 from pullback.cli._tasks import Outcome, Task
 
@@ -32,7 +33,7 @@ class Doing:
         >>> doing = Doing()
         >>> doing.start("a:F", "compile")
         >>> str(doing)
-        'a:F compile 0 s'
+        'compile 0 s of a:F'
     """
 
     def __init__(self) -> None:
@@ -50,7 +51,9 @@ class Doing:
         now = time.monotonic()
         # What runs for longest first: that is what one waits for.
         running = sorted(self._running.copy().items(), key=lambda item: item[1][1])
-        parts = [f"{name} {what} {now - since:.0f} s" for name, (what, since) in running[:_SHOWN]]
+        parts = [
+            f"{what} {now - since:.0f} s of {name}" for name, (what, since) in running[:_SHOWN]
+        ]
         more = len(running) - _SHOWN
         return ", ".join(parts) + (f" and {more} more" if more > 0 else "")
 
@@ -76,10 +79,14 @@ def with_progress(
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[doing]}", markup=False),  # as it is when it is drawn
-    )
+        # As it is when it is drawn; a long name takes no room from the others.
+        TextColumn(
+            "{task.fields[doing]}", markup=False,
+            table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+        ),
+    )  # fmt: skip
     drawn = console.is_interactive
-    progress = Progress(*columns, console=console, transient=True, disable=not drawn)
+    progress = Progress(*columns, console=console, transient=True, disable=not drawn, expand=True)
     bar = progress.add_task("", total=len(tasks), doing=doing)
 
     def line() -> str:
