@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pullback.cli._guessed import forms, guessed_report, paste_inputs
+from pullback.cli._guessed import guessed_report, paste_inputs
 from pullback.cli._main import main
 from pullback.cli._tasks import Task
 from pullback.conformance import check
@@ -66,15 +66,6 @@ def test_what_is_wrong_in_a_form_is_told_with_it():
     found = guessed_report(task_of(Largest, matrix), report, options)
     assert [finding.clause for finding in found.problems] == ["double"]
     assert found.guessed == "(float64 (4, 4)), symmetric"
-
-
-def test_forms_are_of_their_kind():
-    x = torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    made = {name: args[0] for name, args in forms((x,))}
-    assert torch.equal(made["symmetric"], made["symmetric"].mT)
-    assert torch.linalg.eigvalsh(made["symmetric and positive definite"]).min() > 0
-    assert (made["sorted"].diff(dim=-1) >= 0).all()
-    assert torch.allclose(made["normalised"].sum(-1), torch.ones(3, dtype=torch.float64))
 
 
 class SharesMask(torch.autograd.Function):

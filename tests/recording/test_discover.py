@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from pullback.errors import ArgumentError
-from pullback.recording import discover
+from pullback.recording import _explore, discover, forms
 from pullback.recording._guess import guesses
+from pullback.recording.locator import Locator
 
 PACKAGE = """
 import torch
@@ -110,6 +111,54 @@ def test_one_function_only(package) -> None:
     assert [item.locator.qualname for item in found.recording] == ["Split"]
 
 
+class Definite(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, covariance):
+        factor = torch.linalg.cholesky(covariance)
+        ctx.save_for_backward(torch.cholesky_inverse(factor))
+        return 2 * factor.diagonal().log().sum()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent * ctx.saved_tensors[0]
+
+
+class Shares(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, parts, power):
+        if ((parts.sum(-1) - 1).abs() > 1e-4).any():
+            raise ValueError("not normalised")
+        ctx.power = power
+        ctx.save_for_backward(parts)
+        return (parts**power).sum(-1)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (parts,) = ctx.saved_tensors
+        return cotangent[..., None] * ctx.power * parts ** (ctx.power - 1), None
+
+
+class Knots(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, knots, x):
+        if knots.shape[-1] < 2 or (knots.diff() <= 0).any():
+            raise ValueError("knots must increase")
+        ctx.save_for_backward(knots, x)
+        return x * knots.sum()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        knots, x = ctx.saved_tensors
+        return (cotangent * x).sum().expand_as(knots), cotangent * knots.sum()
+
+
+@pytest.mark.parametrize("function", [Definite, Shares, Knots])
+def test_what_forward_insists_on_is_tried_where_plain_numbers_are_refused(function, tmp_path):
+    locator = Locator.of(function)
+    assert _explore._try(function, locator, tmp_path, []) == {}
+    assert list(tmp_path.glob("call-*.pt"))
+
+
 def test_no_such_package_is_named() -> None:
     with pytest.raises(ArgumentError, match="There is no package no_such_package_at_all"):
         discover("no_such_package_at_all")
@@ -144,3 +193,12 @@ def test_the_name_of_an_annotated_tensor_tells_what_it_holds():
 
     first = next(guesses(list(inspect.signature(forward).parameters.values())))
     assert [value.dtype for value in first] == [torch.float64, torch.int64, torch.bool]
+
+
+def test_forms_are_of_their_kind():
+    x = torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    made = {name: args[0] for name, args in forms((x,))}
+    assert torch.equal(made["symmetric"], made["symmetric"].mT)
+    assert torch.linalg.eigvalsh(made["symmetric and positive definite"]).min() > 0
+    assert (made["sorted"].diff(dim=-1) >= 0).all()
+    assert torch.allclose(made["normalised"].sum(-1), torch.ones(3, dtype=torch.float64))

@@ -6,6 +6,7 @@ _require_tensor("pullback.recording")
 
 from pullback.internal._launch import Limits
 from pullback.recording._discover import Discovery, discover
+from pullback.recording._forms import forms
 from pullback.recording._launch import collect, record_program
 from pullback.recording._live import copy_call
 from pullback.recording._recorder import Call, Record, Recorder, why_no_call
@@ -45,6 +46,7 @@ __all__ = [
     "copy_call",
     "discover",
     "find",
+    "forms",
     "live_calls",
     "load_call",
     "load_script",

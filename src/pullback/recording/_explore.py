@@ -9,7 +9,7 @@ import os
 import pkgutil
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,6 +25,7 @@ from pullback.internal._operator import (
 from pullback.internal._processes import die_with
 from pullback.internal.torch import OPERATORS, function_behind, pytree
 from pullback.recording._call_sites import call_sites, sources
+from pullback.recording._forms import forms
 from pullback.recording._guess import guesses
 from pullback.recording._spool import described
 from pullback.recording.codec import Encoder, NotPlain
@@ -34,6 +35,7 @@ __all__ = ["main"]
 
 _CALL_BYTES = 32 * 2**20
 _TRIALS = 400
+_FORMED = 40  # of these, in each form that a domain may ask for
 _CALL_SITES = 4
 _KEEP = 2
 
@@ -130,26 +132,37 @@ def _try(function: Any, locator: Locator, folder: Path, files: Sequence[Path]) -
         parameters = [*signature_of_call(function).parameters.values()]
     except (TypeError, ValueError) as error:
         return {f"the arguments of its forward cannot be seen: {error}": 1}
-    kept, last = 0, "no inputs were thought of"
-    known = call_sites(locator.qualname.rpartition(".")[2], files)
-    made = guesses(parameters, list(itertools.islice(known, _CALL_SITES)))
-    for number, args in enumerate(itertools.islice(made, _TRIALS)):
-        fault = _fault(function, args)
-        if fault:
-            last = fault if number == 0 or len(fault) < len(last) else last
-            continue
+    sites = call_sites(locator.qualname.rpartition(".")[2], files)
+    known = list(itertools.islice(sites, _CALL_SITES))
+    taken, fault = _taken(function, itertools.islice(guesses(parameters, known), _TRIALS))
+    if not taken:
+        some = itertools.islice(guesses(parameters, known), _FORMED)
+        taken, _ = _taken(function, (made for args in some for _, made in forms(args)))
+    if not taken:
+        shown = ", ".join(parameter.name for parameter in parameters)
+        return {f"no inputs found for ({shown}); the last trial said {fault}": 1}
+    for number, args in enumerate(taken):
         try:
             call = Encoder(_CALL_BYTES).encode_call(args, {})
         except NotPlain as reason:
             return {str(reason): 1}
-        path = folder / f"call-{locator.module}.{locator.qualname}-{kept}.pt"
+        path = folder / f"call-{locator.module}.{locator.qualname}-{number}.pt"
         torch.save(described(locator, [call]), path)
-        kept += 1
-        if kept == _KEEP:
+    return {}
+
+
+def _taken(function: Any, made: Iterable[tuple[Any, ...]]) -> tuple[list[tuple[Any, ...]], str]:
+    """The first arguments with which a Function works, and the shortest reason against others."""
+    taken, faults = [], ["no inputs were thought of"]
+    for args in made:
+        fault = _fault(function, args)
+        if fault:
+            faults.append(fault)
+            continue
+        taken.append(args)
+        if len(taken) == _KEEP:
             break
-    shown = ", ".join(parameter.name for parameter in parameters)
-    said = f"no inputs found for ({shown}); the last trial said {last}"
-    return {} if kept else {said: 1}
+    return taken, min(faults[1:] or faults, key=len)
 
 
 def _fault(function: Any, args: tuple[Any, ...]) -> str:
