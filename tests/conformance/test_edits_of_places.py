@@ -518,3 +518,24 @@ class Turned(torch.autograd.Function):
 def test_one_of_several_dimensions_is_another_number_and_none_that_is_named_so_by_chance():
     finding = check(Turned, drawn(3, 3, 3), 4, clauses="derivative")["derivative"]
     assert re.search(r"with `\((-1|2), 1\)` for `\(0, 1\)`", finding.detail), finding.detail
+
+
+class OneEntry(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x.sin() * w
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        by_x = (g * w * x.cos()).clone()
+        by_x.view(-1)[x.numel() // 2] *= 1.5
+        return by_x, g * x.sin()
+
+
+def test_no_edit_has_a_write_go_into_what_nobody_reads():
+    finding = check(OneEntry, drawn(3, 4), drawn(3, 4), clauses="derivative")["derivative"]
+    assert finding.verdict == "broken"
+    for lost in ("* by_x)", "-by_x)", "(by_x"):
+        assert lost not in finding.detail, finding.detail

@@ -7,7 +7,8 @@ import torch
 
 from pullback.conformance import check
 from pullback.conformance.source._sources import written
-from pullback.conformance.source._written import Expression, is_vain
+from pullback.conformance.source._vain import is_vain
+from pullback.conformance.source._written import Expression
 
 
 def _reduced(values, index, size, reduce):

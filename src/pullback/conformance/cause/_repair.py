@@ -29,7 +29,8 @@ from pullback.conformance.source._rewrites import rewrites
 from pullback.conformance.source._sources import written
 from pullback.conformance.source._statements import statements
 from pullback.conformance.source._twins import twins
-from pullback.conformance.source._written import Edit, Expression, in_words, is_vain
+from pullback.conformance.source._vain import is_vain
+from pullback.conformance.source._written import Edit, Expression, in_words
 
 __all__ = ["EDIT", "Right", "right_edit"]
 

@@ -4,24 +4,19 @@ import ast
 import itertools
 import re
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from pullback.conformance.source._watch import LONE, Key
-from pullback.internal._syntax import parse
 
-__all__ = ["Edit", "Expression", "Written", "in_words", "is_vain", "names_in", "names_read"]
+__all__ = ["Edit", "Expression", "Written", "in_words", "names_in", "names_read"]
 
 _SHOWN = 60  # characters of an expression
 _ENDINGS, _FACTORS = 12, 12  # calls of methods, and factors, that may be forgotten elsewhere
 _TOLD = re.compile(r"`([^`]*)` for `([^`]*)` at ([^ ]+:\d+(?:, column \d+)?)")
 _Value = (ast.Attribute, ast.BinOp, ast.BoolOp, ast.Call, ast.Compare, ast.Constant, ast.IfExp,
           ast.List, ast.Name, ast.Subscript, ast.Tuple, ast.UnaryOp)  # fmt: skip
-# Of anything with itself they are known beforehand.
-_OF_TWO = (ast.Sub, ast.Div, ast.FloorDiv, ast.Mod)
-_CALLS_OF_TWO = ("sub", "div", "gt", "ge", "lt", "le", "eq", "ne")
 # What is written there is no value that may be another one.
 _NO_VALUES = (ast.Starred, ast.FormattedValue, ast.arguments, ast.arg, ast.Expr, ast.FunctionDef)
 
@@ -364,34 +359,3 @@ def names_in(node: Any) -> list[str]:
 def names_read(node: ast.AST) -> set[str]:
     """The names that are read in an expression."""
     return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-
-
-def is_vain(edit: Edit) -> bool:
-    """Whether it compares something with itself, subtracts it from itself, or divides it by it.
-
-    What comes out is a number that is known beforehand: that is never what was meant.
-    """
-    for rule in {e.rule for e in edit}:
-        own = {e.node: text for e, text in edit.items() if e.rule is rule}
-        texts = {n: f"({t})" if isinstance(n, ast.expr) else t for n, t in own.items()}
-        with suppress(SyntaxError):
-            if not _with_itself(parse(rule.spliced(texts))) <= _with_itself(rule.tree):
-                return True
-    return False
-
-
-def _with_itself(tree: ast.AST) -> set[str]:
-    """What is compared with itself, subtracted from itself, or divided by itself."""
-    found = set()
-    for node in ast.walk(tree):
-        operands: list[ast.expr] = []
-        match node:
-            case ast.Compare(left=left, comparators=others):
-                operands = [left, *others]
-            case ast.BinOp(left=left, op=op, right=right) if isinstance(op, _OF_TWO):
-                operands = [left, right]
-            case ast.Call(func=ast.Attribute(value=of, attr=name), args=args):
-                operands = [of, *args] if name.strip("_") in _CALLS_OF_TWO else []
-        pairs = itertools.pairwise(map(ast.dump, operands))
-        found |= {one for one, other in pairs if one == other}
-    return found
