@@ -59,5 +59,5 @@ def test_of_a_function_of_a_package_that_is_handed_an_object_to_call(tmp_path, m
     assert "1 Function checked, 1 broken" in again.stdout
     assert "A script that shows each finding, and its entries: --verbose." in again.stdout
     whole = run_python("-m", *shlex.split(told[0].removeprefix("  rerun: ")), "--verbose")
-    assert "script import torch" in whole.stdout
+    assert "script\nimport torch" in whole.stdout
     assert "A script that shows each finding" not in whole.stdout
