@@ -445,3 +445,26 @@ def test_of_what_fills_a_context_only_what_it_leaves_there_is_edited():
     texts = {e.text for e in found}
     assert "torch.stack(out)" in texts  # saved
     assert "torch.zeros_like(x[0])" not in texts
+
+
+class RobustSigmoid(torch.autograd.Function):
+    """The slope is saved by forward, twice as large where it is stretched."""
+
+    @staticmethod
+    def forward(ctx, x, sigma=1.0):
+        y = (x if sigma == 1.0 else sigma * x).sigmoid()
+        slope = y * (1.0 - y) if sigma == 1.0 else 2.0 * sigma * y * (1.0 - y)
+        ctx.save_for_backward(slope)
+        return y
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        (slope,) = ctx.saved_tensors
+        by_x = cotangent * slope
+        return by_x, None
+
+
+def test_a_number_that_is_written_elsewhere_is_likelier_than_one_that_backward_lacks():
+    x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    finding = check(RobustSigmoid, x, 0.7, clauses="derivative")["derivative"]
+    assert "with `sigma` for `2.0 * sigma`" in finding.detail, finding.detail

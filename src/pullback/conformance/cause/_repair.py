@@ -6,6 +6,7 @@ is written into the source, compiled, and judged as any Function is, at other po
 options: what is printed has been run.
 """
 
+import ast
 import heapq
 import itertools
 import math
@@ -14,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,7 +25,7 @@ from pullback.conformance.cause._search import NAMELESS, IsRight, Search
 from pullback.conformance.comparison._changes import Difference, Pair
 from pullback.conformance.source._bounds import without_bounds
 from pullback.conformance.source._branches import branch_not_run
-from pullback.conformance.source._names import Rewrite, is_flag, lowers
+from pullback.conformance.source._names import Rewrite, is_flag, is_number, lowers
 from pullback.conformance.source._rewrites import rewrites
 from pullback.conformance.source._sources import written
 from pullback.conformance.source._statements import statements
@@ -41,6 +42,7 @@ EDIT = "Write `"
 _LONGEST, _SHARE = 15.0, 0.05
 _BETTER = 1.0  # seconds of work, once there is an edit, for one that is right in more ways
 _SEVERAL = 12  # edits of a rule that are not right in all ways: it is tried no further
+_DIGITS = 5  # of a number that is short to write
 _FACTOR = 2  # the least rank of one by a factor
 _STEPS = 64  # statements of a run that is not slow
 _Order = tuple[int, int, int, int]
@@ -161,15 +163,19 @@ def _edits(
     rules: Sequence[Rule], only: int, pair: Pair, is_right: IsRight, until: float
 ) -> Iterator[tuple[_Repair, Rewrite]]:
     """The edits of all rules; what takes several factors at once, last."""
-    repairs, left = list[_Repair](), list[Iterator[tuple[_Repair, Rewrite]]]()
+    repairs = list[_Repair]()
     for rule in rules:
         source = written(rule.method) if rule.is_had() else None
         search = Search(rule, source, only, pair, is_right) if source is not None else None
         if search is not None and search.starts():
             repairs.append(_Repair(search, Judge(rule, only)))
-            left.append(repairs[-1].likeliest())
-            # What is unlikely in a long rule is left until what is likely in the next is tried.
-            yield from _until(left[-1], (time.process_time() + until) / 2)
+    # A number that is written in one of the rules is likelier than one that another rule lacks.
+    for repair in repairs:
+        yield from ((repair, rewrite) for rewrite in _numbers_off(repair.search))
+    left = [repair.likeliest() for repair in repairs]
+    for edits in left:
+        # What is unlikely in a long rule is left until what is likely in the next is tried.
+        yield from _until(edits, (time.process_time() + until) / 2)
     yield from itertools.chain(*left)
     for repair in repairs:
         yield from ((repair, rewrite) for rewrite in repair.search.masks(until))
@@ -177,6 +183,28 @@ def _edits(
     for repair in repairs:
         unbounded = _unbounded(repair.search)
         yield from () if unbounded is None else replace(repair, search=unbounded).likeliest()
+
+
+def _numbers_off(search: Search) -> Iterator[Rewrite]:
+    """Factors that are written as numbers and off by what the whole answer is off by."""
+    pair = search.pair
+    by = 1 + pair.share_of(pair.got)
+    if by <= 0 or not (pair.tells_ratios and pair.equal(by * pair.got)):
+        return
+    for e in search.evaluated:
+        own: Any = getattr(e.node, "value", None) if isinstance(e.node, ast.Constant) else None
+        match e.rule.parent[e.node]:
+            case ast.BinOp(left=one, op=ast.Mult() | ast.Div() as op, right=two) as product if (
+                is_number(own)
+            ):
+                beside = two if one is e.node else one
+                divides = isinstance(op, ast.Div)
+                number = own / by if divides and two is e.node else own * by
+                number = round(number, _DIGITS)
+                if number == 1 and not (divides and one is e.node):
+                    yield Rewrite(0, {Expression(e.rule, product): e.rule.text(beside)})
+                elif number and number == round(4 * number) / 4:
+                    yield Rewrite(1, {e: f"{number:g}"})
 
 
 def _unbounded(search: Search) -> Search | None:
