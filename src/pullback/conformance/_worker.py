@@ -47,7 +47,7 @@ from pullback.recording.codec import EXPRESSION, Encoder, Keywords, Loader, NotP
 from pullback.recording.locator import Locator, find
 from pullback.report import Finding
 
-__all__ = ["LOADING", "answer", "judge", "locate", "main", "pack", "unpack", "warm"]
+__all__ = ["answer", "judge", "locate", "main", "pack", "unpack", "warm"]
 
 
 def main(folder: Path) -> None:
@@ -85,7 +85,7 @@ def _worked() -> float:
 
 
 # What torch loads for forward mode, and its compiler, of which transforms load the most.
-LOADING = ("forward", "transforms", "fake")
+_LOADING = ("forward", "transforms", "fake")
 
 
 def _say(folder: Path, **message: Any) -> None:
@@ -121,7 +121,7 @@ def warm(compiling: bool, named: tuple[str, ...] | None = None) -> Iterator[str]
         tqdm.monitor_interval = 0  # a thread, which no copy has
     arguments = Arguments.of((torch.ones(2, dtype=torch.float64, device="cpu"),), {})
     probe = infer_intent(prepare(Subject.of(_Sine), arguments, 0))
-    for chosen in (LOADING, COMPILING if compiling else ()):
+    for chosen in (_LOADING, COMPILING if compiling else ()):
         yield from parts_of_compiler() if chosen == COMPILING else ()
         asked = [c for c in CLAUSES if c.id in chosen and (named is None or c.id in named)]
         for finding in run_clauses(asked, probe) if asked else ():

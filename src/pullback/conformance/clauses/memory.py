@@ -101,11 +101,10 @@ def memory(probe: Probe) -> Iterator[Finding | None]:
 
 
 def _unread(probe: Probe, kept: _Kept) -> Finding | None:
+    asked = (probe, _asking_for_all(probe))  # what one gradient reads is saved for any of them
     for number in kept.own:
         tensor = kept.tensors[number]
         others = list(_others(tensor))
-        # What one gradient reads is saved whichever is asked for.
-        asked = (probe, _asking_for_all(probe))
         if not others or any(_matters(p, number, other) for p in asked for other in others):
             continue
         return probe.untidy(
