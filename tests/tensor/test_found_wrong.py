@@ -1161,3 +1161,36 @@ def test_what_a_cotangent_decides_in_python_is_not_taken_for_linear(kind):
 def test_a_decision_that_leaves_backward_linear_is_no_refusal():
     value, tangent = func.jvp(pullback.complete(SkipsZeros).apply, (X,), (X,))
     agree((value, tangent), (X * X, 2 * X * X))
+
+
+class CutOutside(torch.autograd.Function):
+    """Its output is kept outside of the context, and cut as old code cuts."""
+
+    kept: dict[int, torch.Tensor] = {}  # noqa: RUF012 - as authors write it
+
+    @staticmethod
+    def forward(x):
+        return x.tanh()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.number = id(inputs[0])
+        CutOutside.kept[ctx.number] = output
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        y = torch.autograd.Variable(CutOutside.kept[ctx.number].data)
+        return (1 - y * y) * cotangent
+
+
+def test_what_is_made_unseen_of_a_cut_value_is_cut_as_well():
+    def loss(x):
+        y = pullback.complete(CutOutside, gradient="exact").apply(x)
+        return (y + y * y / 2).sum()
+
+    y = X.tanh()
+    try:
+        found = func.hessian(loss)(X)
+    except PullbackError:
+        return
+    agree(found, torch.diag((1 - y * y) ** 2))  # backward's y is a constant

@@ -617,7 +617,12 @@ class Watch(FunctionMode):
         """
         private = tensor.requires_grad
         for other in reversed(self._known.values()):
-            if other is tensor or not self._tracks(other) or not same_view(tensor, other):
+            if other is tensor or not same_view(tensor, other):
+                continue
+            if not self._tracks(other):
+                if id(other) in self._cuts:  # what is made of it unseen is cut as well
+                    self._cuts[id(tensor)] = self._cuts[id(other)]
+                    return None
                 continue
             if not (private and self._cuts.get(id(other)) is _STOP):
                 return other
