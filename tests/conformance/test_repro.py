@@ -20,6 +20,7 @@ from tests.copies import run_python
 from tests.fuzzing import spread
 from tests.scripts import printed_by
 from tests.specimens import clauses
+from tests.specimens._specimen import normal
 from tests.specimens.wrong import (
     calculus,
     calls,
@@ -539,3 +540,23 @@ def test_the_numbers_of_special_values_and_of_large_second_derivatives_come_agai
         found = check(function, given.requires_grad_(), clauses=clause, gradient="exact")[clause]
         assert found.verdict == "broken"
         assert not found.repro.startswith("#")  # which says what it does not show
+
+
+class GivesItsInputBack(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value, other):
+        ctx.save_for_backward(other)
+        return value, value * other
+
+    @staticmethod
+    def backward(ctx, g, h):
+        (other,) = ctx.saved_tensors
+        return g + h * other.square(), None
+
+
+def test_a_script_steps_beside_an_input_that_is_an_output_too():
+    x, other = normal(3, 2), normal(3, 2, seed=2).detach()
+    finding = check(GivesItsInputBack, x, other, clauses="derivative")["derivative"]
+    first = [float(text.strip("[").split(",")[0]) for text in (finding.expected, finding.got)]
+    printed = re.findall(r"\[(-?[0-9.]+)", printed_by(finding.repro))
+    assert [*map(float, printed)] == pytest.approx(first, rel=1e-3)

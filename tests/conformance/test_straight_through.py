@@ -187,3 +187,23 @@ def test_a_call_that_shows_no_step_hides_no_fault_of_one_that_does():
         assert "args[1]" in finding.detail
     right = [((*args[:2], 1.0), {}) for args, _ in calls]
     assert check_calls(Nearest, right, clauses="derivative").ok
+
+
+class ScaledGradient(torch.autograd.Function):
+    """It hands on by what it scales, too."""
+
+    @staticmethod
+    def forward(ctx, value, scaling):
+        ctx.save_for_backward(scaling)
+        return value, scaling
+
+    @staticmethod
+    def backward(ctx, g, unused):
+        (scaling,) = ctx.saved_tensors
+        return g * scaling, unused
+
+
+def test_an_identity_may_give_a_constant_back_as_well():
+    report = check(ScaledGradient, normal(5, 4), torch.rand(5, 4), clauses="derivative,linear")
+    assert report.ok, report
+    assert report.gradient == "surrogate"

@@ -147,7 +147,7 @@ def _told(
             "    with torch.no_grad():",
             "        kept = x.clone()",
             f"        {move}",
-            "        found = outs(); x.copy_(kept)",
+            "        found = [y.clone() for y in outs()]; x.copy_(kept)",
             "    return found",
             "def slope(i, h):",
             "    sides = zip(w, at(i, h), at(i, -h))",

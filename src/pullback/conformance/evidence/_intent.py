@@ -220,13 +220,14 @@ def _constant(probe: Probe, moves: list[list[Motion]]) -> list[int]:
 
 
 def _is_identity(probe: Probe) -> bool:
-    """Whether every differentiated output equals some differentiated input, near and far.
+    """Whether every differentiated output equals some input, near and far.
 
     One point is not enough: at ones, ``x * x`` is ``x``; nor are points nearby: on one side of
     zero a rectifier is the identity, and far from it whatever cuts small entries.
     """
-    points, step = probe.inputs.points(), probe.direction("identity")
-    seen = 0
+    points, step, seen = probe.inputs.points(), probe.direction("identity"), 0
+    constants = [v for k, v in enumerate(probe.inputs.values)
+                 if k not in probe.inputs.differentiable]  # fmt: skip
     lines = [(1.0, reach) for reach in (0.0, 0.02, -1.0, 4.0, -4.0)]
     for size, reach in (*lines, (2.0**-6, 0.0), (-(2.0**-6), 0.0)):
         moved = [size * x + reach * v for x, v in zip(points, step, strict=True)]
@@ -234,7 +235,7 @@ def _is_identity(probe: Probe) -> bool:
             outputs = probe.evaluate(probe.leaves(moved))
         except Exception:  # noqa: S112 - not defined so far away
             continue
-        if not all(any(torch.equal(y.detach(), x) for x in moved) for y in outputs):
+        if not all(any(torch.equal(y.detach(), x) for x in (*moved, *constants)) for y in outputs):
             return False
         seen += 1
     return seen > 1
