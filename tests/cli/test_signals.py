@@ -6,13 +6,14 @@ import pty
 import select
 import shlex
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.copies import be_program, interpret, start_copy
+from tests.copies import be_program, start_copy
 from tests.processes import is_alive, wait_for
 
 from pullback.cli import main
@@ -236,14 +237,13 @@ def test_a_request_to_end_leaves_the_report_of_a_training(folder) -> None:
     assert Path("scales.html").exists()
 
 
-PULLBACK = ["-m", "pullback.cli"]
+PULLBACK = [sys.executable, "-m", "pullback.cli"]
 CHECK = [*PULLBACK, "check", "functions:Square", "functions:Waits", "--timeout", "300"]
 OUTPUTS = ["--clauses", "linear,double,form", "--json", "out.json", "--html", "out.html"]
 
 
 def test_ctrl_c_during_a_check_says_what_is_known(folder) -> None:
-    # In a process whose clean-ups are all its own.
-    words = [sys.executable, *CHECK, *OUTPUTS, "--junit", "out.xml"]
+    words = [*CHECK, *OUTPUTS, "--junit", "out.xml"]  # in a process whose clean-ups are all its own
     pid, terminal = at_a_terminal(lambda: os.execv(words[0], words))
     wait_for(lambda: Path("waits").exists())
     # The other Function is checked meanwhile, and its folder goes.
@@ -267,20 +267,11 @@ def test_ctrl_c_during_a_check_says_what_is_known(folder) -> None:
     assert list((folder / "temporary").glob("pullback*")) == []
 
 
-def start_check() -> int:
-    """A copy of this process that checks, and stands in a Function that waits."""
-    with Path("said").open("w") as said:
-        pid = start_copy(lambda: interpret([*CHECK, *OUTPUTS]), said.fileno(), said.fileno())
-    wait_for(lambda: Path("waits").exists())
-    assert is_working("python")
-    return pid
-
-
 def test_a_request_to_end_a_check_leaves_nothing_behind(folder) -> None:
-    pid = start_check()
-    os.kill(pid, signal.SIGTERM)
-    _, status = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGTERM, Path("said").read_text()
+    process = subprocess.Popen([*CHECK, *OUTPUTS], stdout=subprocess.DEVNULL)
+    wait_for(lambda: Path("waits").exists())
+    process.terminate()
+    assert process.wait(30) == 128 + signal.SIGTERM
     # Neither the worker nor what the checked Function has forked.
     assert not is_working("python")
     assert list((folder / "temporary").glob("pullback*")) == []
@@ -294,10 +285,11 @@ def descendants(pid: int | str) -> list[str]:
 
 
 def test_workers_end_with_a_command_that_is_killed(folder) -> None:
-    pid = start_check()
-    workers = descendants(pid)
+    process = subprocess.Popen([*CHECK, *OUTPUTS], stdout=subprocess.DEVNULL)
+    wait_for(lambda: Path("waits").exists())
+    workers = descendants(process.pid)
     assert len(workers) > 1  # the process that is copied, and its copies
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    process.kill()
+    process.wait(30)
     wait_for(lambda: not any(map(is_alive, workers)), 10)
-    assert not is_working("python")
+    assert not is_working("pullback")
