@@ -57,11 +57,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # takes a second or two, for which the run would wait.
     atexit.register(os._exit, 0)
 
-# A copy looks for garbage among what it makes itself: of all that its original has compiled that
-# took it a second, and as many pages of memory of its own.
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=gc.freeze)
-
 _ORIGINAL = os.getpid()
 _copies = itertools.count()
 
@@ -72,8 +67,10 @@ def _use_large_pages() -> None:
         use_large_pages()
 
 
+# A copy looks for garbage among what it makes itself: of all that its original has compiled that
+# took it a second, and as many pages of memory of its own.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_use_large_pages)
+    os.register_at_fork(before=_use_large_pages, after_in_child=gc.freeze)
 
 LOGGERS = logging.getLogger().manager.loggerDict
 _told: set[str] = set()

@@ -146,7 +146,7 @@ def first_shown(words: Sequence[str], folder: Path) -> tuple[float, float]:
     ):  # fmt: skip
         os.close(inside)
         for text in shown(terminal):
-            begun = re.search(r"train.py:\w+ (?!starts|prepare|infer|derivative)[a-z]", text)
+            begun = re.search(r"\b(?!starts|prepare|infer|derivative)[a-z-]+ \d+ s of ", text)
             if begun and math.isnan(taken):
                 taken = time.perf_counter() - started
     os.close(terminal)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from tests.specimens._specimen import normal
+from tests.specimens.right.values import NearestCodes
 from torch.autograd import Function
 
 from pullback.conformance import Verdict, check
@@ -91,3 +92,11 @@ def test_what_fails_without_dimensions_is_not_told_to_be_contiguous():
     finding = check(AsksForItsLastDimension, normal(3, 4), clauses="layout")["layout"]
     assert finding.verdict is Verdict.CRASHES
     assert "contiguous" not in finding.hint
+
+
+@pytest.mark.parametrize(("seed", "clause"), [(2, "autocast"), (3, "layout")])
+def test_ties_are_told_where_new_tensors_lie_elsewhere(seed, clause):
+    given = normal(64, 6, seed=seed), normal(16, 6, seed=seed + 20)
+    with torch.device("meta"):
+        finding = check(NearestCodes, *given, clauses=clause, seed=seed, isolate=False)[clause]
+    assert finding.verdict == "holds", finding

@@ -7,6 +7,7 @@ import torch
 
 from pullback.conformance._clause import Finding, Probe, Tensors, clause
 from pullback.conformance.evidence._screen import Run
+from pullback.conformance.inputs._vectors import nudged
 from pullback.conformance.process._failure import attempt, describe
 
 __all__ = ["autocast"]
@@ -79,10 +80,7 @@ def _jumps_so(
     """
     drawn, eps = probe.generator("autocast"), torch.finfo(torch.bfloat16).eps
     for _ in range(_DRAWS):
-        noise = [torch.rand(x.shape, generator=drawn).to(x) for x in probe.inputs.points()]
-        moved = [
-            x * (1 + eps * (2 * n - 1)) for x, n in zip(probe.inputs.points(), noise, strict=True)
-        ]
+        moved = [nudged(x, drawn, eps) for x in probe.inputs.points()]
         found = attempt(lambda m=moved: Run.of(probe, cotangents, probe.leaves(m)).every, None)
         if found is not None and _near(one, true, found[k]):
             return True

@@ -18,6 +18,7 @@ from pullback.conformance.comparison._values import (
 )
 from pullback.conformance.evidence._screen import Run
 from pullback.conformance.inputs._structure import ties_matrices
+from pullback.conformance.inputs._vectors import nudged
 from pullback.conformance.probing._mends import by_autograd
 from pullback.conformance.process._failure import attempt, describe, raised
 from pullback.conformance.process._guard import reseed
@@ -111,9 +112,7 @@ def _is_tied(
     """
     drawn = probe.generator("tied")
     for _ in range(_DRAWS):
-        noise = [torch.rand(x.shape, generator=drawn).to(x) for x in plain[0]]
-        eps = (_ROUNDED * torch.finfo(x.dtype).eps for x in plain[0])
-        moved = [x * (1 + e * n) for x, e, n in zip(plain[0], eps, noise, strict=True)]
+        moved = [nudged(x, drawn, _ROUNDED * torch.finfo(x.dtype).eps) for x in plain[0]]
         found = attempt(lambda these=moved: Run.laid(probe, these, plain[1]).every, None)
         if found is not None and _place(probe, found, expected, usual) is not None:
             return True

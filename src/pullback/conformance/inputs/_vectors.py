@@ -15,6 +15,7 @@ __all__ = [
     "inner",
     "least_move",
     "normal",
+    "nudged",
     "products",
     "scale",
     "spread",
@@ -99,6 +100,12 @@ def spread(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     drawn[torch.rand(shape, **how) < 0.5] *= -1
     whole = torch.view_as_complex(drawn) if like.is_complex() else drawn
     return whole.to(dtype=like.dtype, device=like.device)
+
+
+def nudged(x: torch.Tensor, generator: torch.Generator, by: float) -> torch.Tensor:
+    """A tensor whose entries are off by up to so much of themselves, up or down."""
+    drawn = torch.rand(x.shape, dtype=torch.float64, generator=generator, device="cpu")
+    return x * (1 + by * (2 * drawn - 1)).to(x)
 
 
 def scale(point: torch.Tensor) -> torch.Tensor:
